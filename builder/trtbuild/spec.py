@@ -1,0 +1,228 @@
+"""trtbuild.yaml: one file that describes a deployment.
+
+Knows the fields, their defaults and their bounds. Does not know models: whether tp_size fits the heads is the
+business of `parallel.py`, whether a scheme exists that of `names.py`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.names import QUANTIZATIONS, TARGETS, available
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A part of trtbuild.yaml: immutable, and a key it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Model(Section):
+    """Where the model comes from."""
+
+    path: str = Field(description="Hugging Face folder; a relative path is relative to trtbuild.yaml.")
+    revision: str | None = Field(None, description="Hub commit the folder was downloaded from; recorded in manifests.")
+    dtype: Literal["auto", "float16", "bfloat16", "float32"] = Field(
+        "auto", description="dtype of unquantized tensors; auto keeps the source's (float32 becomes float16)."
+    )
+
+
+class Calibration(Section):
+    """What is fed through the model to find activation ranges."""
+
+    file: str | None = Field(None, description="Text, JSONL or safetensors (input_ids); empty: the built-in texts.")
+    dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="dtype of the calibration forward.")
+    max_samples: Positive = Field(64, description="At most this many samples are used.")
+    max_length_tokens: Positive = Field(512, description="Longer samples are cut to this many tokens.")
+
+
+class Quantization(Section):
+    """Number formats of weights, activations and KV cache."""
+
+    scheme: str = Field("none", description=f"One of: {', '.join(available(QUANTIZATIONS))}.")
+    kv_cache: Literal["auto", "fp8", "int8"] = Field("auto", description="KV cache dtype; auto is the model's dtype.")
+    group_size: Literal[64, 128] = Field(128, description="Group length of group-wise INT4 schemes.")
+    calibration: Calibration = Calibration()
+
+    @model_validator(mode="after")
+    def _known_scheme(self) -> Quantization:
+        if self.scheme not in QUANTIZATIONS:
+            near = get_close_matches(self.scheme, QUANTIZATIONS, n=1)
+            raise ValueError(
+                f"unknown scheme '{self.scheme}'"
+                + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(QUANTIZATIONS)}")
+            )
+        if QUANTIZATIONS[self.scheme] is None:
+            raise ValueError(
+                f"scheme '{self.scheme}' is not available in this version; available: {', '.join(available(QUANTIZATIONS))}"
+            )
+        return self
+
+
+class ParallelSection(Section):
+    """How the model is cut over GPUs (ranks)."""
+
+    tp_size: Positive = Field(1, description="Tensor parallel size.")
+    pp_size: Positive = Field(1, description="Pipeline parallel size.")
+    ep_size: Positive = Field(1, description="Expert parallel size (models with experts only).")
+    embedding: Literal["replicated", "vocab"] = Field(
+        "replicated", description="Keep the embedding whole on every rank, or cut it over the vocabulary."
+    )
+
+
+class Limits(Section):
+    """What one server accepts at most."""
+
+    max_batch_size: Positive = Field(16, description="Requests in one batch.")
+    max_seq_len: Positive | None = Field(None, description="Prompt plus answer, tokens; empty: the model's positions.")
+    max_num_tokens: Positive = Field(512, description="Tokens processed in one step, over all requests.")
+
+
+class KvCache(Section):
+    """The paged KV cache."""
+
+    tokens_per_block: Annotated[int, Field(ge=1)] = Field(32, description="Tokens in one block of the paged cache.")
+    max_tokens: Positive | None = Field(
+        None, description="Size of the pool in tokens; empty: max_batch_size x max_seq_len, at most 16384."
+    )
+
+
+class Serving(Section):
+    """The Triton server and the text side of the deployment."""
+
+    address: str = Field("127.0.0.1", description="Address the server binds.")
+    http_port: Port = Field(8000, description="HTTP port; 0 picks a free one.")
+    grpc_port: Port = Field(8001, description="gRPC port; 0 picks a free one.")
+    metrics_port: Port = Field(8002, description="Metrics port; 0 picks a free one.")
+    streaming: bool = Field(True, description="Decoupled models: answers can be streamed token by token.")
+    preprocessing_instances: Positive = Field(1, description="Instances of preprocessing.")
+    bls_instances: Positive = Field(2, description="Instances of tensorrt_llm_bls; each serves one request at a time.")
+    chat_template: bool = Field(False, description="Treat text_input as one user message and apply the chat template.")
+    system_prompt: str | None = Field(None, description="System message put before it; needs chat_template.")
+    add_special_tokens: bool = Field(True, description="Add BOS and the like to prompts that are not templated.")
+    skip_special_tokens: bool = Field(True, description="Leave special tokens out of the answer.")
+    stop_words: tuple[str, ...] = Field((), description="Words that end every answer, besides the request's own.")
+    max_queue_size: Annotated[int, Field(ge=0)] = Field(0, description="Requests waiting at most; 0 is unlimited.")
+    max_queue_delay_us: Annotated[int, Field(ge=0)] = Field(0, description="How long a batch may wait, microseconds.")
+
+    @model_validator(mode="after")
+    def _system_prompt_needs_template(self) -> Serving:
+        if self.system_prompt is not None and not self.chat_template:
+            raise ValueError("system_prompt needs chat_template: true")
+        return self
+
+
+class Deployment(Section):
+    """The whole of trtbuild.yaml."""
+
+    model: Model
+    target: str = Field("reference", description=f"One of: {', '.join(available(TARGETS))}.")
+    quantization: Quantization = Quantization()
+    parallel: ParallelSection = ParallelSection()
+    limits: Limits = Limits()
+    kv_cache: KvCache = KvCache()
+    serving: Serving = Serving()
+
+    @model_validator(mode="after")
+    def _known_target(self) -> Deployment:
+        require_target(self.target, ValueError)
+        return self
+
+
+def require_target(name: str, error: type[Exception] = UsageError) -> None:
+    """Raise `error` unless this version implements the target."""
+    if name not in TARGETS:
+        near = get_close_matches(name, TARGETS, n=1)
+        raise error(f"unknown target '{name}'" + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(TARGETS)}"))
+    if not TARGETS[name]:
+        raise error(f"target '{name}' is not available in this version; available: {', '.join(available(TARGETS))}")
+
+
+def load(path: Path) -> Deployment:
+    """Read and validate a trtbuild.yaml; `model.path` comes back absolute, and so does the calibration file.
+
+    Raises:
+        TrtbuildError: the file cannot be read.
+        UsageError: it is not YAML, or a key or value is not allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrtbuildError(f"cannot read {path}: {error}", hint="name a trtbuild.yaml or a model folder") from error
+    try:
+        data = yaml.load(text, Loader=_UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not valid YAML: {error}", hint="`trtbuild init MODEL` writes a valid one") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} holds {type(data).__name__}, not a mapping of sections", hint="see `trtbuild schema`")
+    deployment = parse(data, origin=str(path))
+    return _with_absolute_paths(deployment, path.resolve().parent)
+
+
+def parse(data: dict[str, Any], *, origin: str) -> Deployment:
+    """Validate a plain dictionary.
+
+    Raises:
+        UsageError: a key is unknown (the nearest known one is named) or a value is not allowed.
+    """
+    try:
+        return Deployment.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(
+            f"{origin}: " + "; ".join(_explain(item) for item in error.errors()), hint="see `trtbuild schema`"
+        ) from error
+
+
+def _explain(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        known = _keys_at(item["loc"][:-1])
+        near = get_close_matches(str(item["loc"][-1]), known, n=1)
+        return f"unknown key '{where}'" + (f", did you mean '{near[0]}'?" if near else f"; known here: {', '.join(known)}")
+    if item["type"] == "missing":
+        return f"'{where}' is missing"
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where} = {item['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _keys_at(location: tuple[Any, ...]) -> list[str]:
+    model: Any = Deployment
+    for part in location:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)
+
+
+def _with_absolute_paths(deployment: Deployment, base: Path) -> Deployment:
+    changes: dict[str, Any] = {
+        "model": deployment.model.model_copy(update={"path": str(base / Path(deployment.model.path).expanduser())})
+    }
+    calibration = deployment.quantization.calibration
+    if calibration.file is not None:
+        calibration = calibration.model_copy(update={"file": str(base / Path(calibration.file).expanduser())})
+        changes["quantization"] = deployment.quantization.model_copy(update={"calibration": calibration})
+    return deployment.model_copy(update=changes)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """The safe loader, except that a key given twice is an error instead of a silent last-one-wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]  # PyYAML has no types here
+            if isinstance(key, (str, int)) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
+            if isinstance(key, (str, int)):
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)

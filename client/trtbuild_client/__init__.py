@@ -1,0 +1,1 @@
+"""Client and latency probe for LLMs behind Triton Inference Server."""
