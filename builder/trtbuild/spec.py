@@ -50,7 +50,6 @@ class Quantization(Section):
 
     scheme: str = Field("none", description=f"One of: {', '.join(available(QUANTIZATIONS))}.")
     kv_cache: Literal["auto", "fp8", "int8"] = Field("auto", description="KV cache dtype; auto is the model's dtype.")
-    group_size: Literal[64, 128] = Field(128, description="Group length of group-wise INT4 schemes.")
     calibration: Calibration = Calibration()
 
     @model_validator(mode="after")
@@ -142,7 +141,9 @@ def require_target(name: str, error: type[Exception] = UsageError) -> None:
     """Raise `error` unless this version implements the target."""
     if name not in TARGETS:
         near = get_close_matches(name, TARGETS, n=1)
-        raise error(f"unknown target '{name}'" + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(TARGETS)}"))
+        raise error(
+            f"unknown target '{name}'" + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(TARGETS)}")
+        )
     if not TARGETS[name]:
         raise error(f"target '{name}' is not available in this version; available: {', '.join(available(TARGETS))}")
 
@@ -159,9 +160,11 @@ def load(path: Path) -> Deployment:
     except (OSError, UnicodeDecodeError) as error:
         raise TrtbuildError(f"cannot read {path}: {error}", hint="name a trtbuild.yaml or a model folder") from error
     try:
-        data = yaml.load(text, Loader=_UniqueKeyLoader)
+        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # derives from SafeLoader
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {error}", hint="`trtbuild init MODEL` writes a valid one") from error
+        raise UsageError(
+            f"{path} is not valid YAML: {error}", hint="`trtbuild init MODEL` writes a valid one"
+        ) from error
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds {type(data).__name__}, not a mapping of sections", hint="see `trtbuild schema`")
     deployment = parse(data, origin=str(path))
@@ -187,7 +190,9 @@ def _explain(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         known = _keys_at(item["loc"][:-1])
         near = get_close_matches(str(item["loc"][-1]), known, n=1)
-        return f"unknown key '{where}'" + (f", did you mean '{near[0]}'?" if near else f"; known here: {', '.join(known)}")
+        return f"unknown key '{where}'" + (
+            f", did you mean '{near[0]}'?" if near else f"; known here: {', '.join(known)}"
+        )
     if item["type"] == "missing":
         return f"'{where}' is missing"
     message = item["msg"].removeprefix("Value error, ")
@@ -220,7 +225,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]  # PyYAML has no types here
+            key = self.construct_object(key_node, deep=True)
             if isinstance(key, (str, int)) and key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
             if isinstance(key, (str, int)):

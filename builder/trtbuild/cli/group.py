@@ -68,8 +68,10 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Example: trtbuild demo     Shell completion: eval \"$(_TRTBUILD_COMPLETE=bash_source trtbuild)\"",
+    epilog='Example: trtbuild demo     Shell completion: eval "$(_TRTBUILD_COMPLETE=bash_source trtbuild)"',
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
 def cli() -> None:
     """Build, quantize, deploy and probe TensorRT-LLM models behind Triton Inference Server."""

@@ -1,1 +1,1 @@
-
+"""Quantization schemes: one class each, found by name through `trtbuild.names.QUANTIZATIONS`."""

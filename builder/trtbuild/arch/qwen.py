@@ -1,0 +1,75 @@
+"""Qwen2, Qwen2.5 (QKV bias) and Qwen3 dense (q/k norm, no bias). Source: checkpoint specification 1.6.2 and 2.4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtbuild.arch.llama import IGNORED, RULES, require_silu
+from trtbuild.arch.rules import ArchSpec
+from trtbuild.dims import ConfigReader, ModelDims, read_dims
+from trtbuild.errors import TrtbuildError
+
+#: `seq_length` must be in the file; NVIDIA's translation writes this when Hugging Face has none (1.6.2).
+_SEQ_LENGTH = 8192
+
+
+def _refuse_windows(config: Mapping[str, Any], where: str) -> None:
+    kinds = config.get("layer_types") or []
+    if ConfigReader(config, where).flag("use_sliding_window", False) or any(kind != "full_attention" for kind in kinds):
+        raise TrtbuildError(
+            f"{where}: sliding-window attention in some layers (use_sliding_window, layer_types) is not supported",
+            hint="set use_sliding_window to false if the model may be used with full attention",
+        )
+
+
+def _qwen2_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
+    _refuse_windows(config, where)
+    return require_silu(read_dims(config, architecture=architecture, where=where, qkv_bias=True), where)
+
+
+def _qwen3_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
+    _refuse_windows(config, where)
+    bias = ConfigReader(config, where).flag("attention_bias", False)
+    if bias:
+        raise TrtbuildError(
+            f"{where}: attention_bias = true is not supported for Qwen3", hint="the loader has no biases for it"
+        )
+    return require_silu(read_dims(config, architecture=architecture, where=where, qk_norm=True), where)
+
+
+def _config_fields(dims: ModelDims, source: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "qwen_type": dims.model_type,
+        "attn_bias": dims.qkv_bias,
+        "mlp_bias": False,
+        "qk_layernorm": dims.qk_norm,
+        "seq_length": source.get("seq_length", _SEQ_LENGTH),
+    }
+
+
+def _hf_fields(_config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"use_sliding_window": False, "sliding_window": None}
+
+
+def _qwen3_hf_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_hf_fields(config), "attention_bias": False}
+
+
+QWEN2 = ArchSpec(
+    model_type="qwen2",
+    read_dims=_qwen2_dims,
+    rules=RULES,
+    ignored=IGNORED,
+    config_fields=_config_fields,
+    hf_fields=_hf_fields,
+)
+
+QWEN3 = ArchSpec(
+    model_type="qwen3",
+    read_dims=_qwen3_dims,
+    rules=RULES,
+    ignored=IGNORED,
+    config_fields=_config_fields,
+    hf_fields=_qwen3_hf_fields,
+)

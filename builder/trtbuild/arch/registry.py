@@ -1,0 +1,73 @@
+"""Which table serves which architecture. Adding one: a file in this package and a line in `ARCHITECTURES`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from trtbuild.arch.rules import ArchSpec
+from trtbuild.errors import TrtbuildError
+
+logger = logging.getLogger(__name__)
+
+#: Hugging Face architecture -> "module:attribute" of its ArchSpec.
+ARCHITECTURES: dict[str, str] = {
+    "LlamaForCausalLM": "trtbuild.arch.llama:LLAMA",
+    "MistralForCausalLM": "trtbuild.arch.llama:MISTRAL",
+    "Qwen2ForCausalLM": "trtbuild.arch.qwen:QWEN2",
+    "Qwen3ForCausalLM": "trtbuild.arch.qwen:QWEN3",
+}
+#: Hugging Face model type -> architecture, for configs that name no architecture.
+MODEL_TYPES: dict[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+def resolve(config: Mapping[str, Any], *, where: str) -> tuple[str, ArchSpec]:
+    """Return (architecture, table) for a Hugging Face config.
+
+    Raises:
+        TrtbuildError: the architecture is unknown, ambiguous, or cannot be told.
+    """
+    named = config.get("architectures")
+    supported = f"supported: {', '.join(ARCHITECTURES)}"
+    if isinstance(named, list) and len(named) > 1:
+        raise TrtbuildError(
+            f"{where}: architectures = {named!r} names more than one", hint="keep the one that the weights are of"
+        )
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        architecture = named[0]
+    else:
+        model_type = config.get("model_type")
+        if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
+            raise TrtbuildError(
+                f"{where}: architectures = {named!r} and model_type = {model_type!r} name no supported architecture",
+                hint=supported,
+            )
+        architecture = MODEL_TYPES[model_type]
+        logger.info("%s names no architecture; taking %s from model_type %s", where, architecture, model_type)
+    return architecture, lookup(architecture, where=where)
+
+
+def lookup(architecture: str, *, where: str) -> ArchSpec:
+    """Return the table of an architecture.
+
+    Raises:
+        TrtbuildError: it is not supported; the nearest supported name is given.
+    """
+    if architecture not in ARCHITECTURES:
+        near = get_close_matches(architecture, ARCHITECTURES, n=1)
+        raise TrtbuildError(
+            f"{where}: architecture '{architecture}' is not supported",
+            hint=f"supported: {', '.join(ARCHITECTURES)}" + (f" (nearest: {near[0]})" if near else ""),
+        )
+    module, _, attribute = ARCHITECTURES[architecture].partition(":")
+    spec = getattr(import_module(module), attribute)
+    assert isinstance(spec, ArchSpec)
+    return spec

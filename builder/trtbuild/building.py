@@ -1,0 +1,96 @@
+"""A build folder: trtbuild.yaml (resolved), checkpoint/ with the tokenizer inside, manifest.json."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from trtbuild import manifest
+from trtbuild.convert.plan import ConversionPlan
+from trtbuild.convert.run import convert_into, plan_deployment
+from trtbuild.errors import UsageError
+from trtbuild.init_file import render
+from trtbuild.limits import resolve_limits
+from trtbuild.output import check_output, check_space, staged_folder
+from trtbuild.spec import Deployment
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT = "checkpoint"
+CONFIG = "trtbuild.yaml"
+#: Targets whose artifact this version can build to the end.
+_BUILDS = ("reference",)
+
+
+def build(deployment: Deployment, output: Path, *, force: bool, quiet: bool) -> dict[str, Any]:
+    """Build a deployment into a folder and return a summary.
+
+    An existing build of the very same inputs is left as it is; `force` builds it again.
+
+    Raises:
+        UsageError: the target cannot be built by this version.
+        TrtbuildError: the inputs are unusable, or the folder exists and is of other inputs.
+    """
+    if deployment.target not in _BUILDS:
+        raise UsageError(
+            f"this version does not build engines (target '{deployment.target}')",
+            hint=f"run `trtbuild convert {deployment.model.path} -o ckpt` here, then `trtllm-build --checkpoint_dir ckpt --output_dir engine` "
+            "where TensorRT-LLM 0.17 to 1.2 is installed; or build with --target reference",
+        )
+    plan = plan_deployment(deployment)
+    resolve_limits(deployment, plan.dims.max_position_embeddings)
+    key = _key(plan, deployment)
+    if not force and _is_build_of(output, key):
+        logger.info("%s is up to date", output)
+        return _summary(output, deployment, unchanged=True)
+    check_output(output, force=force, keep=(plan.source.path,))
+    check_space(output, plan.write_bytes)
+    for warning in plan.warnings:
+        logger.warning("note: %s", warning)
+    with staged_folder(output) as stage:
+        (stage / CHECKPOINT).mkdir()
+        checkpoint = convert_into(plan, deployment, stage / CHECKPOINT, quiet=quiet)
+        (stage / CONFIG).write_text(render(deployment), encoding="utf-8")
+        manifest.write(
+            stage,
+            {
+                **manifest.header("build"),
+                "inputs_sha256": key,
+                "target": deployment.target,
+                "source": checkpoint["source"],
+                "seconds": checkpoint["seconds"],
+                "peak_rss_bytes": checkpoint["peak_rss_bytes"],
+            },
+        )
+    return _summary(output, deployment, unchanged=False)
+
+
+def _key(plan: ConversionPlan, deployment: Deployment) -> str:
+    """Return what identifies the inputs: the resolved deployment, the state of the model folder and of the calibration file, the version."""
+    file = deployment.quantization.calibration.file
+    stat = Path(file).stat() if file else None
+    return manifest.digest(
+        {
+            **manifest.header("build"),
+            "deployment": deployment.model_dump(mode="json"),
+            "source": manifest.source_identity(plan.source),
+            "calibration": [stat.st_size, stat.st_mtime_ns] if stat else None,
+        }
+    )
+
+
+def _is_build_of(output: Path, key: str) -> bool:
+    if not (output / manifest.NAME).is_file() or not (output / CHECKPOINT / "config.json").is_file():
+        return False
+    return bool(manifest.read(output, kind="build").get("inputs_sha256") == key)
+
+
+def _summary(output: Path, deployment: Deployment, *, unchanged: bool) -> dict[str, Any]:
+    return {
+        "output": str(output),
+        "checkpoint": str(output / CHECKPOINT),
+        "target": deployment.target,
+        "unchanged": unchanged,
+        "manifest": manifest.read(output, kind="build"),
+    }

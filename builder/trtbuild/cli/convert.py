@@ -1,0 +1,63 @@
+"""`trtbuild convert`: Hugging Face checkpoint in, TensorRT-LLM rank files out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtbuild.cli.deployment_options import deployment_options, resolve, target_option
+from trtbuild.cli.options import common, force, json_output
+from trtbuild.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+
+@click.command(epilog="Example: trtbuild convert ./Llama-3.1-8B -o ./ckpt --quantization fp8 --tp 2")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Folder to write; with several targets, one subfolder each."
+)
+@target_option(multiple=True)
+@deployment_options
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the conversion plan (every tensor of every rank with --json) and write nothing.",
+)
+@force
+@json_output
+@common
+def convert(
+    model: Path,
+    output: Path | None,
+    target: tuple[str, ...],
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Convert MODEL (a Hugging Face folder or a trtbuild.yaml) to TensorRT-LLM rank files.
+
+    Everything that can be seen from headers is checked before a weight is read. The output appears whole or not at all.
+    """
+    from trtbuild.cli.report import print_conversion, print_conversion_plan
+    from trtbuild.convert.run import plan_deployment
+
+    targets = list(dict.fromkeys(target)) or [None]
+    deployments = [resolve(model, default_target="tensorrt", target=name, **given) for name in targets]
+    plan = plan_deployment(deployments[0])
+    if dry_run:
+        print_conversion_plan(plan.to_json(tensors=True), as_json=as_json)
+        return
+    if output is None:
+        raise UsageError("no output folder is given", hint="add -o DIR, or --dry-run to see the plan only")
+    from trtbuild.convert.folder import write_checkpoints
+
+    for warning in plan.warnings:
+        logger.warning("note: %s", warning)
+    manifests = write_checkpoints(plan, deployments, output, force=force, quiet=quiet)
+    print_conversion(manifests, as_json=as_json)

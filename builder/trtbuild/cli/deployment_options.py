@@ -1,0 +1,121 @@
+"""Options that describe a deployment, for every verb that takes a trtbuild.yaml or a model folder plus options.
+
+An option that is given overrides the file; one that is not leaves it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from trtbuild.errors import UsageError
+from trtbuild.names import (
+    CALIBRATION_DTYPES,
+    DTYPES,
+    EMBEDDINGS,
+    GROUP_SIZES,
+    KV_CACHE_DTYPES,
+    QUANTIZATIONS,
+    TARGETS,
+    available,
+)
+
+if TYPE_CHECKING:
+    from trtbuild.spec import Deployment
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Option -> where its value goes in trtbuild.yaml.
+_PLACES: dict[str, tuple[str, ...]] = {
+    "target": ("target",),
+    "quantization": ("quantization", "scheme"),
+    "kv_cache": ("quantization", "kv_cache"),
+    "dtype": ("model", "dtype"),
+    "tp": ("parallel", "tp_size"),
+    "pp": ("parallel", "pp_size"),
+    "ep": ("parallel", "ep_size"),
+    "embedding": ("parallel", "embedding"),
+    "calibration": ("quantization", "calibration", "file"),
+    "calibration_dtype": ("quantization", "calibration", "dtype"),
+}
+_OPTIONS = (
+    click.option("--quantization", type=click.Choice(list(QUANTIZATIONS)), help=f"Weights and activations. Available: {', '.join(available(QUANTIZATIONS))}."),
+    click.option("--kv-cache", type=click.Choice(KV_CACHE_DTYPES), help="KV cache dtype; auto keeps the model's."),
+    click.option("--dtype", type=click.Choice(DTYPES), help="dtype of unquantized tensors; auto keeps the source's (float32 becomes float16)."),
+    click.option("--tp", type=click.IntRange(min=1), metavar="N", help="Tensor parallel size."),
+    click.option("--pp", type=click.IntRange(min=1), metavar="N", help="Pipeline parallel size."),
+    click.option("--ep", type=click.IntRange(min=1), metavar="N", help="Expert parallel size (models with experts only)."),
+    click.option("--embedding", type=click.Choice(EMBEDDINGS), help="Keep the embedding whole on each rank, or cut it over the vocabulary."),
+    click.option("--group-size", type=click.Choice(list(map(str, GROUP_SIZES))), help="Group length of group-wise INT4 schemes."),
+    click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE", help="Text, JSONL or safetensors (input_ids) to calibrate on; default: built-in texts."),
+    click.option("--calibration-dtype", type=click.Choice(CALIBRATION_DTYPES), help="dtype of the calibration forward; default float32."),
+    click.option("--allow-unverified", is_flag=True, help="Allow layouts that the specification marks as unsettled (none in this version)."),
+)  # fmt: skip
+
+
+def deployment_options(function: F) -> F:
+    """Add all options of `_OPTIONS`; the command receives them as keywords and hands them to `resolve`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def resolve(source: Path, *, default_target: str | None = None, **given: Any) -> Deployment:
+    """Return the deployment of a trtbuild.yaml or model folder with the given options laid over it.
+
+    Args:
+        source: trtbuild.yaml, or a model folder.
+        default_target: target for a bare model folder.
+        **given: options by name; None means not given.
+
+    Raises:
+        UsageError: an option or key is not allowed.
+        TrtbuildError: the file cannot be read.
+    """
+    from trtbuild import spec
+
+    given.pop("allow_unverified", None)
+    scheme = given.get("quantization")
+    if scheme is not None and QUANTIZATIONS[scheme] is None:
+        raise UsageError(
+            f"quantization '{scheme}' is not available in this version",
+            hint=f"available: {', '.join(available(QUANTIZATIONS))}",
+        )
+    if given.pop("group_size", None) is not None:
+        raise UsageError(
+            f"--group-size: scheme '{scheme or 'none'}' has no groups",
+            hint="it applies to int4_awq, int4_gptq and w4a8_awq",
+        )
+    if source.is_dir():
+        data: dict[str, Any] = {"model": {"path": str(source.resolve())}}
+        if default_target:
+            data["target"] = default_target
+    elif source.suffix in (".yaml", ".yml"):
+        data = spec.load(source).model_dump()
+    else:
+        from trtbuild.source import read_config
+
+        read_config(source)  # says what is wrong with it
+        raise UsageError(f"{source} is neither a trtbuild.yaml nor a model folder", hint="name one of the two")
+    for option, value in given.items():
+        if value is None:
+            continue
+        *sections, key = _PLACES[option]
+        node = data
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[key] = str(value.resolve()) if isinstance(value, Path) else value
+    return spec.parse(data, origin=str(source))
+
+
+def target_option(*, multiple: bool) -> Callable[[F], F]:
+    """Return the decorator for --target."""
+    return click.option(
+        "--target",
+        type=click.Choice(list(TARGETS)),
+        multiple=multiple,
+        help=f"Available: {', '.join(available(TARGETS))}.",
+    )

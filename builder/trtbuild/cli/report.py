@@ -1,0 +1,96 @@
+"""How plans and results look: tables for people, JSON for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtbuild.console import print_json, stdout_console
+
+
+def print_conversion_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a conversion plan (`ConversionPlan.to_json`)."""
+    if as_json:
+        print_json(plan)
+        return
+    from rich.table import Table
+
+    console = stdout_console()
+    console.print(f"[bold]{plan['architecture']}[/] {plan['source']}", soft_wrap=True)
+    console.print(
+        f"{plan['quantization']}, {plan['dtype']}, KV cache {plan['kv_cache']}; reads {size(plan['read_bytes'])}, writes {size(plan['write_bytes'])}"
+        + (", calibrates first" if plan["calibration_needed"] else ""),
+        soft_wrap=True,
+    )
+    table = Table()
+    for column in ("rank", "tp", "pp", "layers", "tensors", "size"):
+        table.add_column(column, justify="right")
+    for rank in plan["ranks"]:
+        first, last = rank["layers"]
+        row = (
+            rank["rank"],
+            rank["tp_rank"],
+            rank["pp_rank"],
+            f"{first}-{last}",
+            rank["num_tensors"],
+            size(rank["bytes"]),
+        )
+        table.add_row(*map(str, row))
+    console.print(table)
+    for warning in plan["warnings"]:
+        console.print(f"note: {warning}", soft_wrap=True)
+
+
+def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a deployment plan (`planning.plan`)."""
+    if as_json:
+        print_json(plan)
+        return
+    print_conversion_plan(plan["conversion"], as_json=False)
+    console, limits = stdout_console(), plan["limits"]
+    console.print(
+        f"target {plan['target']}; up to {limits['max_batch_size']} requests of {limits['max_seq_len']} tokens, "
+        f"{limits['max_num_tokens']} tokens per step",
+        soft_wrap=True,
+    )
+    largest = max(plan["kv_cache"], key=lambda rank: rank["bytes_per_token"])
+    console.print(
+        f"KV pool: {limits['num_blocks']} blocks of {limits['tokens_per_block']} tokens ({limits['full_length_sequences']} sequences of full "
+        f"length), {size(largest['bytes_per_token'])} per token and {size(largest['pool_bytes'])} on the fullest rank",
+        soft_wrap=True,
+    )
+
+
+def print_conversion(manifests: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print what was converted: folder -> manifest."""
+    if as_json:
+        keys = (
+            "target",
+            "read_bytes",
+            "write_bytes",
+            "calibration",
+            "kv_scales",
+            "seconds",
+            "peak_rss_bytes",
+            "warnings",
+        )
+        print_json(
+            [{"output": folder, **{key: manifest[key] for key in keys}} for folder, manifest in manifests.items()]
+        )
+        return
+    console = stdout_console()
+    for folder, manifest in manifests.items():
+        ranks = len(manifest["sha256"])
+        console.print(
+            f"{folder}: {ranks} rank file{'s' * (ranks > 1)}, {size(manifest['write_bytes'])}", soft_wrap=True
+        )
+
+
+def size(count: int) -> str:
+    """Return a byte count with a binary unit."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"

@@ -1,0 +1,264 @@
+"""What a conversion will write, from config.json and safetensors headers alone.
+
+Every mistake that can be seen from there is an error here, before a byte of weights is read. Knows how much and where;
+not how to do it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from trtbuild.arch.registry import resolve
+from trtbuild.dims import ModelDims
+from trtbuild.dtypes import FLOATS, FROM_CONFIG, TO_CONFIG
+from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.layout import Layout, Slot
+from trtbuild.names import QUANTIZATIONS, available
+from trtbuild.parallel import Parallel
+from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
+from trtbuild.quant.scheme import load_scheme
+from trtbuild.safetensors_file import TensorInfo
+from trtbuild.shard import local_shape
+from trtbuild.source import SourceCheckpoint
+from trtbuild.spec import require_target
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionOptions:
+    """What the user asked for; names as on the command line."""
+
+    quantization: str = "none"
+    kv_cache: str = "auto"
+    dtype: str = "auto"
+    parallel: Parallel = field(default_factory=Parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionPlan:
+    """The complete conversion: a layout, and a source that has every tensor it needs."""
+
+    source: SourceCheckpoint
+    layout: Layout
+    options: ConversionOptions
+    warnings: tuple[str, ...]
+
+    @property
+    def dims(self) -> ModelDims:
+        """Dimensions of the model."""
+        return self.layout.dims
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether the model must be run on sample texts first."""
+        return self.layout.scheme.needs_activations or self.layout.kv_format is not None
+
+    def parts(self, slot: Slot) -> tuple[TensorInfo, ...]:
+        """Return the source tensors of a slot."""
+        return tuple(self.source.tensors[name] for name in slot.sources)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of source tensors that are read, each counted once per use."""
+        return sum(part.nbytes for slot in self.layout.slots() for part in self.parts(slot))
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes of all tensors of all ranks."""
+        return sum(tensor.nbytes for rank in self.layout.parallel.ranks() for tensor in self.layout.tensors(rank))
+
+    def config(self) -> dict[str, Any]:
+        """Return TensorRT-LLM's config.json (checkpoint specification 1.2 to 1.6)."""
+        dims, layout, parallel = self.dims, self.layout, self.layout.parallel
+        return {
+            "architecture": dims.architecture,
+            "model_type": dims.model_type,
+            "dtype": TO_CONFIG[layout.dtype],
+            "logits_dtype": "float32",
+            "num_hidden_layers": dims.num_layers,
+            "num_attention_heads": dims.num_attention_heads,
+            "num_key_value_heads": dims.num_kv_heads,
+            "hidden_size": dims.hidden_size,
+            "head_size": dims.head_dim,
+            "intermediate_size": dims.intermediate_size,
+            "vocab_size": dims.vocab_size,
+            "max_position_embeddings": dims.max_position_embeddings,
+            "hidden_act": dims.hidden_act,
+            "norm_epsilon": dims.norm_epsilon,
+            "position_embedding_type": "rope_gpt_neox",
+            "rotary_base": dims.rope.theta,
+            "rotary_scaling": dict(dims.rope.scaling) if dims.rope.scaling else None,
+            "tie_word_embeddings": dims.tie_word_embeddings,
+            "use_parallel_embedding": parallel.vocab_embedding,
+            "embedding_sharding_dim": 0,
+            **layout.arch.config_fields(dims, self.source.config),
+            "mapping": {"world_size": parallel.world_size, "tp_size": parallel.tp_size, "pp_size": parallel.pp_size},
+            "quantization": {
+                **layout.scheme.config(),
+                "kv_cache_quant_algo": layout.kv_format.quant_algo if layout.kv_format else None,
+            },
+        }
+
+    def to_json(self, *, tensors: bool) -> dict[str, Any]:
+        """Return the plan as plain data; `tensors` adds every tensor of every rank."""
+        parallel = self.layout.parallel
+        ranks = []
+        for rank in parallel.ranks():
+            listed = list(self.layout.tensors(rank))
+            layers = parallel.layers(self.dims.num_layers, rank.pp_rank)
+            entry: dict[str, Any] = {
+                "rank": rank.index,
+                "tp_rank": rank.tp_rank,
+                "pp_rank": rank.pp_rank,
+                "layers": [layers[0], layers[-1]],
+                "num_tensors": len(listed),
+                "bytes": sum(tensor.nbytes for tensor in listed),
+            }
+            if tensors:
+                entry["tensors"] = [
+                    {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "bytes": tensor.nbytes}
+                    for tensor in sorted(listed, key=lambda tensor: tensor.name)
+                ]
+            ranks.append(entry)
+        return {
+            "source": str(self.source.path),
+            "architecture": self.dims.architecture,
+            "quantization": self.layout.scheme.name,
+            "kv_cache": self.options.kv_cache,
+            "dtype": TO_CONFIG[self.layout.dtype],
+            "calibration_needed": self.needs_calibration,
+            "read_bytes": self.read_bytes,
+            "write_bytes": sum(rank["bytes"] for rank in ranks),
+            "ranks": ranks,
+            "config": self.config(),
+            "warnings": list(self.warnings),
+        }
+
+
+def plan_conversion(source: SourceCheckpoint, options: ConversionOptions) -> ConversionPlan:
+    """Plan a conversion.
+
+    Args:
+        source: the opened model folder.
+        options: what the user asked for.
+
+    Raises:
+        TrtbuildError: the model cannot be converted like this; the message says why and what would work.
+    """
+    where = str(source.path / "config.json")
+    _refuse_quantized(source.config, where)
+    architecture, arch = resolve(source.config, where=where)
+    dims = arch.read_dims(source.config, architecture, where)
+    options.parallel.check(dims)
+    layout = Layout(
+        arch=arch,
+        dims=dims,
+        parallel=options.parallel,
+        scheme=load_scheme(options.quantization),
+        kv_format=KV_CACHE_FORMATS[options.kv_cache],
+        dtype=_dtype(options.dtype, dims, source),
+    )
+    _check_tensors(source, layout)
+    return ConversionPlan(source, layout, options, tuple(_warnings(layout)))
+
+
+def _warnings(layout: Layout) -> Iterator[str]:
+    """Say what will be done beyond what was asked, and what the kernels may not take."""
+    heads, vocab, tp_size = layout.dims.num_kv_heads, layout.dims.vocab_size, layout.parallel.tp_size
+    for slot in layout.slots():
+        if slot.rule.quantizable and slot.layer == 0:
+            yield from layout.scheme.warnings(
+                slot.module, local_shape(slot.shard, slot.shapes, layout.dims, tp_size, 0)
+            )
+    if heads < tp_size:
+        yield f"each of the {heads} kv heads is held by {tp_size // heads} ranks, since tp={tp_size}"
+    if vocab % tp_size:
+        yield f"the vocabulary of {vocab} is padded with zero rows to {-(-vocab // tp_size) * tp_size}, since tp={tp_size}"
+    if layout.kv_format and layout.kv_format.floor >= 1:
+        yield f"KV cache scales are not written below {layout.kv_format.floor} (the loader's recommended practice)"
+
+
+def _refuse_quantized(config: Mapping[str, Any], where: str) -> None:
+    block = config.get("quantization_config")
+    if block:
+        method = block.get("quant_method", "?") if isinstance(block, Mapping) else block
+        raise TrtbuildError(
+            f"{where}: the model is already quantized (quant_method {method!r}); such sources are not read in this version",
+            hint="use the unquantized version of the model",
+        )
+
+
+def _dtype(asked: str, dims: ModelDims, source: SourceCheckpoint) -> str:
+    """Resolve --dtype; auto follows config.json, else the tensors, and float32 becomes float16."""
+    if asked != "auto":
+        return FROM_CONFIG[asked]
+    counts = Counter(info.dtype for info in source.tensors.values() if info.dtype in FLOATS)
+    common = counts.most_common(1)[0][0] if counts else "F16"
+    found = FROM_CONFIG.get(dims.dtype, common)
+    return "F16" if found == "F32" else found
+
+
+def _check_tensors(source: SourceCheckpoint, layout: Layout) -> None:
+    """Compare the source with what the layout needs, in both directions: nothing missing, nothing left over."""
+    used: set[str] = set()
+    missing: list[str] = []
+    for slot in layout.slots():
+        for name, shape in zip(slot.sources, slot.shapes, strict=True):
+            if name in source.tensors:
+                _check_tensor(source.tensors[name], shape, source)
+                used.add(name)
+            else:
+                missing.append(name)
+    architecture = layout.dims.architecture
+    if missing:
+        raise TrtbuildError(
+            f"{source.path} lacks {len(missing)} tensors that {architecture} needs: {_first(missing)}",
+            hint="download the model again; if it was saved by another tool, check its tensor names",
+        )
+    ignored = layout.arch.ignored + (("lm_head.weight",) if layout.dims.tie_word_embeddings else ())
+    left = [
+        name
+        for name in source.tensors
+        if name not in used and not any(fnmatchcase(name, pattern) for pattern in ignored)
+    ]
+    if left:
+        raise TrtbuildError(
+            f"{source.path} holds {len(left)} tensors that {architecture} does not use: {_first(left)}",
+            hint="nothing is dropped in silence: remove them, or correct config.json (bias flags, architecture, number of layers)",
+        )
+
+
+def _check_tensor(info: TensorInfo, shape: tuple[int, ...], source: SourceCheckpoint) -> None:
+    if info.dtype not in FLOATS:
+        raise TrtbuildError(
+            f"{info.path}: tensor {info.name} is {info.dtype}, not a plain weight",
+            hint=f"readable dtypes: {', '.join(FLOATS)}",
+        )
+    if info.shape != shape:
+        raise TrtbuildError(
+            f"{info.path}: tensor {info.name} has shape {list(info.shape)}, but {source.path / 'config.json'} implies {list(shape)}",
+            hint="config.json and the weights do not belong together (a resized vocabulary? then set vocab_size to the rows)",
+        )
+
+
+def _first(names: list[str], count: int = 5) -> str:
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
+
+
+def check_options(*, quantization: str, target: str, ep_size: int) -> None:
+    """Refuse by name what this version does not do.
+
+    Raises:
+        UsageError: an unavailable scheme or target, or expert parallelism, which no supported architecture has.
+    """
+    require_target(target)
+    if not QUANTIZATIONS.get(quantization):
+        raise UsageError(
+            f"quantization '{quantization}' is not available in this version",
+            hint=f"available: {', '.join(available(QUANTIZATIONS))}",
+        )
+    if ep_size != 1:
+        raise UsageError(f"--ep {ep_size}: no supported architecture has experts", hint="use --ep 1")

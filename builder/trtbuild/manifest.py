@@ -1,0 +1,71 @@
+"""manifest.json: what an artifact was made from, by what, and how long it took. Holds no secrets and no environment.
+
+The artifact itself stays byte-identical between runs; times and memory are only here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtbuild import __version__
+from trtbuild.errors import TrtbuildError
+from trtbuild.source import SourceCheckpoint, read_json
+
+#: Raised when a key changes its meaning or goes away.
+SCHEMA_VERSION = 1
+NAME = "manifest.json"
+
+
+def source_identity(source: SourceCheckpoint) -> dict[str, Any]:
+    """Return what tells one state of a model folder from another: config digest, and name, size and mtime of each weight file."""
+    return {
+        "path": str(source.path.resolve()),
+        "config_sha256": hashlib.sha256((source.path / "config.json").read_bytes()).hexdigest(),
+        "files": [
+            {"name": file.name, "bytes": file.stat().st_size, "mtime_ns": file.stat().st_mtime_ns}
+            for file in source.files
+        ],
+    }
+
+
+def header(kind: str) -> dict[str, Any]:
+    """Return the first entries of every manifest."""
+    return {"schema_version": SCHEMA_VERSION, "kind": kind, "trtbuild": __version__}
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def write(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write manifest.json into a folder under construction."""
+    (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def read(folder: Path, *, kind: str) -> dict[str, Any]:
+    """Read manifest.json.
+
+    Raises:
+        TrtbuildError: missing, of another kind, or of another schema version.
+    """
+    if not (folder / NAME).is_file():
+        raise TrtbuildError(f"{folder} has no {NAME}", hint=f"it is not a {kind} folder made by trtbuild")
+    manifest = read_json(folder / NAME)
+    found = (manifest.get("kind"), manifest.get("schema_version"))
+    if found != (kind, SCHEMA_VERSION):
+        raise TrtbuildError(
+            f"{folder / NAME} is of kind {found[0]!r}, schema {found[1]!r}",
+            hint=f"expected kind {kind!r}, schema {SCHEMA_VERSION}",
+        )
+    return manifest
+
+
+def peak_rss_bytes() -> int:
+    """Return the peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,43 @@
+"""The deployment plan: what a build will write and what a rank will hold, before anything is built."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from trtbuild.convert.run import plan_deployment
+from trtbuild.dtypes import SIZES
+from trtbuild.limits import resolve_limits
+from trtbuild.spec import Deployment
+
+#: Bytes of one element of a quantized KV cache (FP8 and INT8).
+_QUANTIZED_KV_BYTES = 1
+
+
+def plan(deployment: Deployment) -> dict[str, Any]:
+    """Return the plan of a deployment as plain data; it contains the conversion plan.
+
+    Raises:
+        TrtbuildError: the deployment cannot be built.
+    """
+    conversion = plan_deployment(deployment)
+    layout = conversion.layout
+    limits = resolve_limits(deployment, layout.dims.max_position_embeddings)
+    element = _QUANTIZED_KV_BYTES if layout.kv_format else SIZES[layout.dtype]
+    local_heads = max(layout.dims.num_kv_heads // layout.parallel.tp_size, 1)
+    kv_ranks = []
+    for rank in layout.parallel.ranks():
+        layers = len(layout.parallel.layers(layout.dims.num_layers, rank.pp_rank))
+        per_token = 2 * layers * local_heads * layout.dims.head_dim * element
+        kv_ranks.append({"rank": rank.index, "bytes_per_token": per_token, "pool_bytes": per_token * limits.kv_tokens})
+    return {
+        "target": deployment.target,
+        "conversion": conversion.to_json(tensors=False),
+        "limits": {
+            **asdict(limits),
+            "kv_tokens": limits.kv_tokens,
+            "full_length_sequences": limits.kv_tokens // limits.max_seq_len,
+        },
+        "kv_cache": kv_ranks,
+        "disk_bytes": conversion.write_bytes,
+    }

@@ -1,0 +1,162 @@
+"""Headers of safetensors files and reads of single tensors or row ranges, without mapping the file.
+
+`pread` is used on purpose: pages of a mapped file count as resident memory, which would break the memory bound.
+Source: the safetensors format: u64 little-endian header length, JSON header, then the tensors without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.dtypes import SIZES, numpy_dtype
+from trtbuild.errors import TrtbuildError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: Limit of the safetensors library; a larger length means that the file is something else.
+MAX_HEADER_BYTES = 100_000_000
+_LFS_MAGIC = b"version https://git-lfs"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where one tensor lies: file, dtype (safetensors name), shape, absolute offset and size in bytes."""
+
+    name: str
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one index of axis 0."""
+        return self.nbytes // self.shape[0] if self.shape and self.shape[0] else self.nbytes
+
+
+def refuse_lfs_pointer(path: Path) -> None:
+    """Raise TrtbuildError when the file is a Git LFS pointer instead of the content it names."""
+    with path.open("rb") as file:
+        head = file.read(512)
+    if head.startswith(_LFS_MAGIC):
+        size = next(
+            (line.split()[1] for line in head.decode("utf-8", "replace").splitlines() if line.startswith("size ")), "?"
+        )
+        raise TrtbuildError(
+            f"{path} is a Git LFS pointer, not the file itself ({size} bytes)",
+            hint="fetch the content first: `git lfs pull` in that folder, or download the model again",
+        )
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Return name -> TensorInfo of a safetensors file; reads the header only.
+
+    Raises:
+        TrtbuildError: not a safetensors file, a Git LFS pointer, truncated, or with inconsistent offsets.
+    """
+    try:
+        refuse_lfs_pointer(path)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            prefix = file.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else None
+            if length is None or not 2 <= length <= MAX_HEADER_BYTES:
+                raise TrtbuildError(
+                    f"{path} is not a safetensors file ({size} bytes)", hint="download or convert it again"
+                )
+            if 8 + length > size:
+                raise TrtbuildError(
+                    f"{path} is truncated: its header needs {8 + length} bytes, the file has {size}",
+                    hint="download it again",
+                )
+            header = json.loads(file.read(length))
+    except OSError as error:
+        raise TrtbuildError(
+            f"cannot read {path}: {error.strerror}", hint="check the file and its permissions"
+        ) from error
+    except ValueError as error:
+        raise TrtbuildError(f"{path} has a damaged safetensors header: {error}", hint="download it again") from error
+    if not isinstance(header, dict):
+        raise TrtbuildError(f"{path} has a damaged safetensors header: not an object", hint="download it again")
+    header.pop("__metadata__", None)
+    infos = {name: _info(name, entry, path, 8 + length) for name, entry in header.items()}
+    end = max((info.offset + info.nbytes for info in infos.values()), default=8 + length)
+    if end != size:
+        problem = "truncated" if end > size else "longer than its header says"
+        raise TrtbuildError(f"{path} is {problem}: expected {end} bytes, found {size}", hint="download it again")
+    return infos
+
+
+def _info(name: str, entry: Any, path: Path, base: int) -> TensorInfo:
+    try:
+        dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        sound = all(isinstance(n, int) and n >= 0 for n in (*shape, start, stop)) and stop >= start
+        if dtype in SIZES:
+            sound = sound and stop - start == math.prod(shape) * SIZES[dtype]
+    except (TypeError, KeyError, ValueError):
+        sound = False
+    if not sound:
+        raise TrtbuildError(
+            f"{path}: tensor {name} has an inconsistent header entry {entry!r}", hint="download it again"
+        )
+    return TensorInfo(name, path, dtype, shape, base + start, stop - start)
+
+
+class TensorReader:
+    """Reads tensors with `pread`; keeps one file descriptor per file and may be shared by threads."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[Path, int] = {}
+
+    def __enter__(self) -> TensorReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def read(self, info: TensorInfo) -> NDArray[Any]:
+        """Return the whole tensor."""
+        flat = self._read(info, info.offset, info.nbytes)
+        return flat.reshape(info.shape)
+
+    def read_rows(self, info: TensorInfo, start: int, stop: int) -> NDArray[Any]:
+        """Return rows [start, stop) along axis 0; memory: those rows."""
+        flat = self._read(info, info.offset + start * info.row_bytes, (stop - start) * info.row_bytes)
+        return flat.reshape((stop - start, *info.shape[1:]))
+
+    def _read(self, info: TensorInfo, offset: int, nbytes: int) -> NDArray[Any]:
+        import numpy as np
+
+        buffer: NDArray[np.uint8] = np.empty(nbytes, dtype=np.uint8)
+        view = memoryview(buffer)
+        try:
+            if info.path not in self._descriptors:
+                self._descriptors[info.path] = os.open(info.path, os.O_RDONLY | os.O_CLOEXEC)
+            done = 0
+            while done < nbytes:
+                got = os.preadv(self._descriptors[info.path], [view[done:]], offset + done)
+                if got == 0:
+                    raise TrtbuildError(
+                        f"{info.path} ended inside tensor {info.name}", hint="the file changed while it was read"
+                    )
+                done += got
+        except OSError as error:
+            raise TrtbuildError(
+                f"cannot read tensor {info.name} from {info.path}: {error.strerror}",
+                hint="check the disk, then run again",
+            ) from error
+        return buffer.view(numpy_dtype(info.dtype))
