@@ -101,13 +101,16 @@ class ConfigReader:
         return value
 
 
-def read_dims(config: Mapping[str, Any], *, architecture: str, where: str, **flags: bool) -> ModelDims:
+def read_dims(
+    config: Mapping[str, Any], *, architecture: str, where: str, implied: Mapping[str, int | None], **flags: bool
+) -> ModelDims:
     """Read the fields that every Llama-shaped config has.
 
     Args:
         config: parsed config.json.
         architecture: the resolved architecture name.
         where: path for messages.
+        implied: sizes that the family implies where config.json is silent; other sizes must be given.
         **flags: qkv_bias, dense_bias, mlp_bias, qk_norm as the family decides them.
 
     Raises:
@@ -115,7 +118,7 @@ def read_dims(config: Mapping[str, Any], *, architecture: str, where: str, **fla
     """
     read = ConfigReader(config, where)
     heads, hidden = read.integer("num_attention_heads"), read.integer("hidden_size")
-    if config.get("head_dim") is None and hidden % heads:
+    if config.get("head_dim") is None and "head_dim" not in implied and hidden % heads:
         raise TrtbuildError(
             f"{where}: hidden_size={hidden} is not divisible by num_attention_heads={heads} and head_dim is not given",
             hint="add head_dim to config.json",
@@ -127,10 +130,10 @@ def read_dims(config: Mapping[str, Any], *, architecture: str, where: str, **fla
         intermediate_size=read.integer("intermediate_size"),
         num_layers=read.integer("num_hidden_layers"),
         num_attention_heads=heads,
-        num_kv_heads=read.integer("num_key_value_heads", heads),
-        head_dim=read.integer("head_dim", hidden // heads),
+        num_kv_heads=read.integer("num_key_value_heads", implied.get("num_key_value_heads")),
+        head_dim=read.integer("head_dim", implied.get("head_dim") or hidden // heads),
         vocab_size=read.integer("vocab_size"),
-        max_position_embeddings=read.integer("max_position_embeddings", 2048),
+        max_position_embeddings=read.integer("max_position_embeddings", implied.get("max_position_embeddings")),
         norm_epsilon=read.number("rms_norm_eps", 1e-6),
         hidden_act=read.text("hidden_act", "silu"),
         rope=Rope.from_hf_config(config, where=where),

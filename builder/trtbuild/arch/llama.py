@@ -101,15 +101,14 @@ IGNORED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv
 def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
     read = ConfigReader(config, where)
     bias = read.flag("attention_bias", read.flag("bias", False))
-    dims = read_dims(
-        config,
-        architecture=architecture,
-        where=where,
-        qkv_bias=bias,
-        dense_bias=bias,
-        mlp_bias=read.flag("mlp_bias", False),
-    )
-    return require_silu(dims, where)
+    # Configs of the first Llama models are silent about both.
+    implied = {"num_key_value_heads": config.get("num_attention_heads"), "max_position_embeddings": 2048}
+    flags = {"qkv_bias": bias, "dense_bias": bias, "mlp_bias": read.flag("mlp_bias", False)}
+    return require_silu(read_dims(config, architecture=architecture, where=where, implied=implied, **flags), where)
+
+
+def _mistral_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
+    return require_silu(read_dims(config, architecture=architecture, where=where, implied={}), where)
 
 
 def require_silu(dims: ModelDims, where: str) -> ModelDims:
@@ -150,7 +149,7 @@ LLAMA = ArchSpec(
 
 MISTRAL = ArchSpec(
     model_type="mistral",
-    read_dims=_dims,
+    read_dims=_mistral_dims,
     rules=RULES,
     ignored=IGNORED,
     config_fields=_mistral_config_fields,

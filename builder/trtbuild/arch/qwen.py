@@ -12,6 +12,8 @@ from trtbuild.errors import TrtbuildError
 
 #: `seq_length` must be in the file; NVIDIA's translation writes this when Hugging Face has none (1.6.2).
 _SEQ_LENGTH = 8192
+#: What transformers' Qwen3Config implies when head_dim is not given; every published model gives it.
+_QWEN3_HEAD_DIM = 128
 
 
 def _refuse_windows(config: Mapping[str, Any], where: str) -> None:
@@ -25,7 +27,7 @@ def _refuse_windows(config: Mapping[str, Any], where: str) -> None:
 
 def _qwen2_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
     _refuse_windows(config, where)
-    return require_silu(read_dims(config, architecture=architecture, where=where, qkv_bias=True), where)
+    return require_silu(read_dims(config, architecture=architecture, where=where, implied={}, qkv_bias=True), where)
 
 
 def _qwen3_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
@@ -35,7 +37,8 @@ def _qwen3_dims(config: Mapping[str, Any], architecture: str, where: str) -> Mod
         raise TrtbuildError(
             f"{where}: attention_bias = true is not supported for Qwen3", hint="the loader has no biases for it"
         )
-    return require_silu(read_dims(config, architecture=architecture, where=where, qk_norm=True), where)
+    implied = {"head_dim": _QWEN3_HEAD_DIM}
+    return require_silu(read_dims(config, architecture=architecture, where=where, implied=implied, qk_norm=True), where)
 
 
 def _config_fields(dims: ModelDims, source: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def convert(
     from trtbuild.cli.report import print_conversion, print_conversion_plan
     from trtbuild.convert.run import plan_deployment
 
-    targets = list(dict.fromkeys(target)) or [None]
+    targets: list[str | None] = list(dict.fromkeys(target)) or [None]
     deployments = [resolve(model, default_target="tensorrt", target=name, **given) for name in targets]
     plan = plan_deployment(deployments[0])
     if dry_run:

@@ -1,0 +1,147 @@
+"""Calibration data and what is observed with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import write_safetensors
+from trtbuild.convert.plan import ConversionOptions, plan_conversion
+from trtbuild.errors import TrtbuildError
+from trtbuild.parallel import Parallel
+from trtbuild.quant.calibrate.forward import calibrate
+from trtbuild.quant.calibrate.samples import Samples, load_samples
+from trtbuild.quant.calibrate.texts import TEXTS
+from trtbuild.quant.stats import CalibrationStats
+from trtbuild.source import SourceCheckpoint
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def source(make_model: Make) -> SourceCheckpoint:
+    """A model with a byte-level tokenizer made here."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = make_model(vocab_size=256)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    return SourceCheckpoint.open(folder)
+
+
+def load(source: SourceCheckpoint, file: Path | None, **changes: int) -> Samples:
+    return load_samples(source, file, **{"vocab_size": 256, "max_samples": 64, "max_length": 512, **changes})
+
+
+def test_built_in_texts_are_used_without_a_file(source: SourceCheckpoint) -> None:
+    samples = load(source, None)
+    assert len(samples.rows) == len(TEXTS)
+    assert samples.tokens == sum(min(len(text.encode()), 512) for text in TEXTS)
+
+
+def test_jsonl_lines_are_samples_empty_ones_skipped_and_long_ones_cut(source: SourceCheckpoint, tmp_path: Path) -> None:
+    file = tmp_path / "calib.jsonl"
+    records: list[dict[str, Any]] = [{"text": "one"}, {"text": ""}, {"text": "x" * 10_000}, {"input_ids": [1, 2, 3]}]
+    file.write_text("\n".join(map(json.dumps, records)) + "\n")
+    assert [len(row) for row in load(source, file).rows] == [3, 512, 3]
+
+
+def test_paragraphs_of_a_text_file_are_samples(source: SourceCheckpoint, tmp_path: Path) -> None:
+    file = tmp_path / "calib.txt"
+    file.write_text("first\nline\r\n\r\nsecond é\n\n\n\n", encoding="utf-8")
+    assert [len(row) for row in load(source, file).rows] == [10, 9]
+    assert len(load(source, file, max_samples=1).rows) == 1
+
+
+def test_rows_of_token_ids_are_fed_in_order(source: SourceCheckpoint, tmp_path: Path) -> None:
+    file = tmp_path / "ids.safetensors"
+    write_safetensors(file, {"input_ids": np.arange(6, dtype=np.int64).reshape(2, 3)})
+    assert load(source, file).rows == ((0, 1, 2), (3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", "", "no calibration sample is left"),
+        ("a.jsonl", '{"text": ""}\n\n', "no calibration sample is left"),
+        ("a.txt", " \n\n ", "no calibration sample is left"),
+        ("a.jsonl", '{"text": 3}', r"a.jsonl:1 has neither"),
+        ("a.jsonl", '{"input_ids": [true]}', r"a.jsonl:1 has neither"),
+        ("a.jsonl", '{"text": "a"}\nnope', r"a.jsonl:2 is not valid JSON"),
+        ("a.jsonl", '{"input_ids": [1, 256]}', "token id 256 is outside the vocabulary of 256"),
+        ("a.jsonl", '{"input_ids": [-1, 2]}', "token id -1 is outside"),
+        ("a.pkl", "x", "unknown kind"),
+        ("a.npz", "x", "unknown kind"),
+    ],
+)
+def test_unusable_calibration_files_are_refused(source: SourceCheckpoint, tmp_path: Path, name: str, content: str, message: str) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    with pytest.raises(TrtbuildError, match=message):
+        load(source, file)
+
+
+def test_ids_of_the_wrong_shape_or_missing_files_are_refused(source: SourceCheckpoint, tmp_path: Path) -> None:
+    file = tmp_path / "ids.safetensors"
+    write_safetensors(file, {"input_ids": np.zeros(3, np.int64)})
+    with pytest.raises(TrtbuildError, match=r"input_ids is I64 \[3\]"):
+        load(source, file)
+    write_safetensors(file, {"other": np.zeros(3, np.int64)})
+    with pytest.raises(TrtbuildError, match="input_ids is missing"):
+        load(source, file)
+    with pytest.raises(TrtbuildError, match="does not exist"):
+        load(source, tmp_path / "nowhere.txt")
+
+
+def test_texts_without_a_tokenizer_are_refused(make_model: Make) -> None:
+    with pytest.raises(TrtbuildError, match="has no tokenizer"):
+        load(SourceCheckpoint.open(make_model()), None)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_ranges_equal_those_of_an_independent_forward(make_model: Make, family: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    extra: dict[str, Any] = {} if family == "llama" else {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "qk_norm": True, "head_dim": 16}
+    folder = make_model(torch_dtype="float32", **extra)
+    source = SourceCheckpoint.open(folder)
+    plan = plan_conversion(source, ConversionOptions(quantization="fp8", kv_cache="int8", parallel=Parallel()))
+    rows = ((5, 6, 7, 8), (9, 1))
+    tokens: list[int] = []
+    stats = calibrate(plan, Samples(rows, "test"), dtype="float32", advance=tokens.append)
+    assert tokens == [4, 2]
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    inputs: dict[str, float] = {}
+    for name, linear in model.named_modules():
+        if isinstance(linear, torch.nn.Linear) and name != "lm_head":
+            linear.register_forward_hook(
+                lambda _m, args, _o, name=name: inputs.__setitem__(name, max(inputs.get(name, 0.0), args[0].abs().max().item()))
+            )
+    k_amax, v_amax = np.zeros(3), np.zeros(3)
+    for row in rows:
+        with torch.no_grad():
+            cache = model(torch.tensor([row]), use_cache=True).past_key_values
+        for layer in range(3):
+            k_amax[layer] = max(k_amax[layer], cache.layers[layer].keys.abs().max().item())
+            v_amax[layer] = max(v_amax[layer], cache.layers[layer].values.abs().max().item())
+    assert stats.input_amax == pytest.approx(inputs, rel=1e-5)
+    assert stats.k_amax == pytest.approx(k_amax, rel=1e-5)
+    assert stats.v_amax == pytest.approx(v_amax, rel=1e-5)
+
+
+def test_linears_that_share_a_scale_share_the_largest_input_range() -> None:
+    stats = CalibrationStats({"q": 1.0, "k": 3.0}, (), (), 1, 1, "")
+    assert stats.group_input_amax(["q.weight", "k.weight"]) == 3.0
+    with pytest.raises(TrtbuildError, match="never reached v"):
+        stats.group_input_amax(["q.weight", "v.weight"])
