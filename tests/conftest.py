@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 GOLDENS = Path(__file__).parent / "goldens"
-_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8"}
+_NAMES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int8": "I8",
+    "uint8": "U8",
+}
 
 #: config.json of the tiny model.
 T0: dict[str, Any] = {
@@ -39,7 +47,11 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     header, chunks, position = {}, [], 0
     for name, array in tensors.items():
         raw = np.array(array, order="C", copy=True).tobytes()
-        header[name] = {"dtype": _NAMES[array.dtype.name], "shape": list(array.shape), "data_offsets": [position, position + len(raw)]}
+        header[name] = {
+            "dtype": _NAMES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [position, position + len(raw)],
+        }
         chunks.append(raw)
         position += len(raw)
     encoded = json.dumps(header).encode()
@@ -61,7 +73,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def llama_tensors(config: dict[str, Any], *, biases: tuple[str, ...] = (), qk_norm: bool = False) -> dict[str, np.ndarray]:
+def llama_tensors(
+    config: dict[str, Any], *, biases: tuple[str, ...] = (), qk_norm: bool = False
+) -> dict[str, np.ndarray]:
     """Return every tensor of a Llama-shaped model; each element of each tensor is unique before rounding to the dtype."""
     hidden, inter, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     dim = config.get("head_dim") or hidden // heads

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.conftest import GOLDENS, read_safetensors
 
 FAMILIES = ("llama", "qwen2")
@@ -73,17 +72,28 @@ def test_config_fields_equal_the_exporters(
 ) -> None:
     calibration = ("--calibration", GOLDENS / family / "calibration_ids.safetensors")
     code, out, err = cli(
-        "convert", GOLDENS / family / "source", *VARIANTS[variant], "--embedding", "vocab", *calibration, "--dry-run", "--json"
+        "convert",
+        GOLDENS / family / "source",
+        *VARIANTS[variant],
+        "--embedding",
+        "vocab",
+        *calibration,
+        "--dry-run",
+        "--json",
     )
     assert code == 0, err
     ours, theirs = json.loads(out)["config"], golden[family][variant]["config"]
-    ours["quantization"].pop("exclude_modules", None)  # ours lists all six patterns the loader needs, theirs lm_head alone
+    ours["quantization"].pop(
+        "exclude_modules", None
+    )  # ours lists all six patterns the loader needs, theirs lm_head alone
     theirs["quantization"].pop("exclude_modules", None)
     shared = {key: value for key, value in theirs.items() if key not in DIFFERENT}
     assert {key: ours.get(key) for key in shared} == shared
 
 
-def test_the_rotary_base_that_the_exporter_loses_is_written(golden: dict[str, Any], cli: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_rotary_base_that_the_exporter_loses_is_written(
+    golden: dict[str, Any], cli: Callable[..., tuple[int, str, str]]
+) -> None:
     code, out, _ = cli("convert", GOLDENS / "llama" / "source", "--dry-run", "--json")
     assert code == 0
     assert "rotary_base" not in golden["llama"]["fp16"]["config"]
@@ -91,9 +101,13 @@ def test_the_rotary_base_that_the_exporter_loses_is_written(golden: dict[str, An
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_float32_calibration_differs_only_slightly(family: str, golden: dict[str, Any], cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_float32_calibration_differs_only_slightly(
+    family: str, golden: dict[str, Any], cli: Callable[..., Any], tmp_path: Path
+) -> None:
     calibration = ("--calibration", GOLDENS / family / "calibration_ids.safetensors")
-    code, _, err = cli("convert", GOLDENS / family / "source", "-o", tmp_path / "out", "--quantization", "fp8", *calibration)
+    code, _, err = cli(
+        "convert", GOLDENS / family / "source", "-o", tmp_path / "out", "--quantization", "fp8", *calibration
+    )
     assert code == 0, err
     found = read_safetensors(tmp_path / "out" / "rank0.safetensors")
     for name, entry in golden[family]["fp8_kvfp8"]["ranks"][0].items():

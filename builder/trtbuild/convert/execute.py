@@ -133,6 +133,15 @@ def _blocks(reader: TensorReader, info: TensorInfo) -> Iterator[tuple[int, NDArr
         yield start, block
 
 
+def require_finite_source(plan: ConversionPlan) -> None:
+    """Read every tensor of the source and raise TrtbuildError for the first that holds NaN or infinity."""
+    with TensorReader() as reader:
+        for slot in plan.layout.slots():
+            for part in plan.parts(slot):
+                for _ in _blocks(reader, part):
+                    pass
+
+
 def _require_finite(block: NDArray[Any], info: TensorInfo) -> None:
     integer, mask = _EXPONENT[info.dtype]
     bits = block.view(integer)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.conftest import write_safetensors
+
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.errors import TrtbuildError
 from trtbuild.parallel import Parallel
@@ -83,7 +83,9 @@ def test_rows_of_token_ids_are_fed_in_order(source: SourceCheckpoint, tmp_path: 
         ("a.npz", "x", "unknown kind"),
     ],
 )
-def test_unusable_calibration_files_are_refused(source: SourceCheckpoint, tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_unusable_calibration_files_are_refused(
+    source: SourceCheckpoint, tmp_path: Path, name: str, content: str, message: str
+) -> None:
     file = tmp_path / name
     file.write_text(content)
     with pytest.raises(TrtbuildError, match=message):
@@ -112,7 +114,11 @@ def test_ranges_equal_those_of_an_independent_forward(make_model: Make, family: 
     import torch
     from transformers import AutoModelForCausalLM
 
-    extra: dict[str, Any] = {} if family == "llama" else {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "qk_norm": True, "head_dim": 16}
+    extra: dict[str, Any] = (
+        {}
+        if family == "llama"
+        else {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "qk_norm": True, "head_dim": 16}
+    )
     folder = make_model(torch_dtype="float32", **extra)
     source = SourceCheckpoint.open(folder)
     plan = plan_conversion(source, ConversionOptions(quantization="fp8", kv_cache="int8", parallel=Parallel()))
@@ -126,7 +132,9 @@ def test_ranges_equal_those_of_an_independent_forward(make_model: Make, family: 
     for name, linear in model.named_modules():
         if isinstance(linear, torch.nn.Linear) and name != "lm_head":
             linear.register_forward_hook(
-                lambda _m, args, _o, name=name: inputs.__setitem__(name, max(inputs.get(name, 0.0), args[0].abs().max().item()))
+                lambda _m, args, _o, name=name: inputs.__setitem__(
+                    name, max(inputs.get(name, 0.0), args[0].abs().max().item())
+                )
             )
     k_amax, v_amax = np.zeros(3), np.zeros(3)
     for row in rows:

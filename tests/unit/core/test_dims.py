@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from tests.conftest import T0
+
 from trtbuild.arch.registry import ARCHITECTURES, MODEL_TYPES, resolve
 from trtbuild.dims import ModelDims
 from trtbuild.errors import TrtbuildError
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 def dims(*drop: str, **changes: Any) -> ModelDims:
@@ -59,7 +65,10 @@ def test_head_dim_is_taken_when_given_and_derived_when_not() -> None:
     assert dims(head_dim=32).q_size == 128
 
 
-@pytest.mark.parametrize("changes", [{"hidden_size": 3200, "num_attention_heads": 32, "num_key_value_heads": 32}, {"head_dim": 10}, {"head_dim": 264}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"hidden_size": 3200, "num_attention_heads": 32, "num_key_value_heads": 32}, {"head_dim": 10}, {"head_dim": 264}],
+)
 def test_head_sizes_without_a_kernel_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(TrtbuildError, match="head size (100|10|264) is not supported"):
         dims(**changes)
@@ -103,13 +112,19 @@ def test_nested_theta_wins_over_the_top_level_with_a_warning(caplog: pytest.LogC
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}}, "per layer type"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}},
+            "per layer type",
+        ),
         ({"rope_scaling": {"type": "longrope", "factor": 4.0}}, "'longrope' is not supported"),
         ({"rope_scaling": {"factor": 4.0}}, "no rope_type"),
         ({"rope_scaling": {"type": "linear"}}, "needs factor > 0"),
         ({"rope_scaling": {**LLAMA3, "low_freq_factor": None}}, "needs low_freq_factor"),
         ({"rope_scaling": "linear"}, "not an object"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "attention_factor": 2.0}}, "attention_factor = 2.0 would be ignored"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "attention_factor": 2.0}},
+            "attention_factor = 2.0 would be ignored",
+        ),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": False}}, "truncate = False would be ignored"),
     ],
 )
@@ -138,7 +153,9 @@ def test_a_newer_transformers_version_in_the_config_does_not_matter() -> None:
     assert dims(transformers_version="99.0") == dims()
 
 
-@pytest.mark.parametrize("changes", [{"use_sliding_window": True}, {"layer_types": ["full_attention", "sliding_attention"]}])
+@pytest.mark.parametrize(
+    "changes", [{"use_sliding_window": True}, {"layer_types": ["full_attention", "sliding_attention"]}]
+)
 def test_per_layer_windows_of_qwen_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(TrtbuildError, match="sliding-window"):
         dims(architectures=["Qwen2ForCausalLM"], model_type="qwen2", **changes)

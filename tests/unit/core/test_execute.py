@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-
 from tests.conftest import read_safetensors
+
 from trtbuild.convert import execute as module
 from trtbuild.convert.execute import execute
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
@@ -24,7 +24,9 @@ Make = Callable[..., Path]
 Tensors = dict[str, np.ndarray]
 
 
-def convert(folder: Path, out: Path, tp: int = 1, pp: int = 1, *, vocab_embedding: bool = False, **options: Any) -> list[Tensors]:
+def convert(
+    folder: Path, out: Path, tp: int = 1, pp: int = 1, *, vocab_embedding: bool = False, **options: Any
+) -> list[Tensors]:
     parallel = Parallel(tp, pp, vocab_embedding=vocab_embedding)
     plan = plan_conversion(SourceCheckpoint.open(folder), ConversionOptions(parallel=parallel, **options))
     out.mkdir()
@@ -34,7 +36,9 @@ def convert(folder: Path, out: Path, tp: int = 1, pp: int = 1, *, vocab_embeddin
     ranks = [read_safetensors(out / f"rank{rank}.safetensors") for rank in range(parallel.world_size)]
     for index, tensors in enumerate(ranks):
         digests = result.digests[f"rank{index}.safetensors"]
-        assert digests == {name: hashlib.sha256(tensor.tobytes()).hexdigest() for name, tensor in sorted(tensors.items())}
+        assert digests == {
+            name: hashlib.sha256(tensor.tobytes()).hexdigest() for name, tensor in sorted(tensors.items())
+        }
     return ranks
 
 
@@ -43,7 +47,11 @@ def source_of(folder: Path) -> Tensors:
 
 
 def same(left: np.ndarray, right: np.ndarray) -> bool:
-    return left.shape == right.shape and left.dtype == right.dtype and left.tobytes() == np.ascontiguousarray(right).tobytes()
+    return (
+        left.shape == right.shape
+        and left.dtype == right.dtype
+        and left.tobytes() == np.ascontiguousarray(right).tobytes()
+    )
 
 
 def test_bytes_are_kept_and_mlp_names_are_crossed(make_model: Make, tmp_path: Path) -> None:
@@ -82,7 +90,10 @@ def test_row_and_column_slices_are_right_whatever_the_block_size(
 def test_padding_rows_of_the_vocabulary_are_zero(make_model: Make, tmp_path: Path, tp: int, rows: int) -> None:
     folder = make_model(vocab_size=129)
     ranks, source = convert(folder, tmp_path / "out", tp, vocab_embedding=True), source_of(folder)
-    for name, original in (("lm_head.weight", "lm_head.weight"), ("transformer.vocab_embedding.weight", "model.embed_tokens.weight")):
+    for name, original in (
+        ("lm_head.weight", "lm_head.weight"),
+        ("transformer.vocab_embedding.weight", "model.embed_tokens.weight"),
+    ):
         assert all(rank[name].shape == (rows, 64) for rank in ranks)
         whole = np.concatenate([rank[name] for rank in ranks])
         assert same(whole[:129], source[original])
@@ -98,7 +109,10 @@ def test_few_kv_heads_are_replicated_in_weights_and_biases(make_model: Make, tmp
         q, k, v = (source[f"model.layers.1.self_attn.{part}_proj.{kind}"] for part in "qkv")
         for r, rank in enumerate(ranks):
             kv = slice(8 * (r // 2), 8 * (r // 2) + 8)
-            assert same(rank[f"transformer.layers.1.attention.qkv.{kind}"], np.concatenate([q[24 * r : 24 * r + 24], k[kv], v[kv]]))
+            assert same(
+                rank[f"transformer.layers.1.attention.qkv.{kind}"],
+                np.concatenate([q[24 * r : 24 * r + 24], k[kv], v[kv]]),
+            )
 
 
 def test_row_parallel_biases_are_whole_on_every_rank(make_model: Make, tmp_path: Path) -> None:

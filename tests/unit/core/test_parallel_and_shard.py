@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from tests.conftest import T0
+
 from trtbuild.arch.registry import resolve
 from trtbuild.dims import ModelDims
 from trtbuild.errors import TrtbuildError, UsageError
@@ -20,7 +20,12 @@ def dims(**changes: int) -> ModelDims:
 
 
 def test_ranks_count_tensor_parallel_first() -> None:
-    assert [(r.index, r.tp_rank, r.pp_rank) for r in Parallel(2, 2).ranks()] == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
+    assert [(r.index, r.tp_rank, r.pp_rank) for r in Parallel(2, 2).ranks()] == [
+        (0, 0, 0),
+        (1, 1, 0),
+        (2, 0, 1),
+        (3, 1, 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,8 @@ def test_one_kv_head_is_held_by_every_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vocab", "tp", "rows", "padding"), [(50257, 2, 25129, 1), (32000, 4, 8000, 0), (151936, 8, 18992, 0), (32003, 4, 8001, 1), (5, 4, 2, 1)]
+    ("vocab", "tp", "rows", "padding"),
+    [(50257, 2, 25129, 1), (32000, 4, 8000, 0), (151936, 8, 18992, 0), (32003, 4, 8001, 1), (5, 4, 2, 1)],
 )
 def test_vocabulary_is_padded_to_equal_pieces(vocab: int, tp: int, rows: int, padding: int) -> None:
     cuts = [SplitVocab().cut(0, (vocab, 3), dims(), tp, rank) for rank in range(tp)]

@@ -81,11 +81,16 @@ def test_keys_that_the_loader_expands_to_arguments_are_known_ones(make_model: Ma
         config = plan(make_model(name=name), quantization=name, kv_cache="fp8").config()
         assert set(config["mapping"]) == {"world_size", "tp_size", "pp_size"}
         assert set(config["quantization"]) <= {"quant_algo", "kv_cache_quant_algo", "exclude_modules"}
-        assert not {"quant_mode", "quant_algo", "kv_dtype", "rank"} & set(config), "read-only or ignored at the top level"
+        assert not {"quant_mode", "quant_algo", "kv_dtype", "rank"} & set(config), (
+            "read-only or ignored at the top level"
+        )
 
 
 def test_weight_only_leaves_the_exclusion_list_out(make_model: Make) -> None:
-    assert plan(make_model(), quantization="int8_weight_only").config()["quantization"] == {"quant_algo": "W8A16", "kv_cache_quant_algo": None}
+    assert plan(make_model(), quantization="int8_weight_only").config()["quantization"] == {
+        "quant_algo": "W8A16",
+        "kv_cache_quant_algo": None,
+    }
 
 
 def test_already_quantized_sources_are_refused_by_method(make_model: Make) -> None:

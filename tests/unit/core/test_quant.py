@@ -15,7 +15,10 @@ from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import load_scheme, scheme_of_algo
 from trtbuild.quant.weight_only import Int4WeightOnly, Int8WeightOnly
 
-W = np.array([[0.70, -0.20, 0.10, 0.0], [-1.40, 0.60, 0.20, -0.20], [0.35, 0.05, -0.30, 0.10], [-0.07, 0.0, 0.07, 0.014]], np.float32)
+W = np.array(
+    [[0.70, -0.20, 0.10, 0.0], [-1.40, 0.60, 0.20, -0.20], [0.35, 0.05, -0.30, 0.10], [-0.07, 0.0, 0.07, 0.014]],
+    np.float32,
+)
 FINITE = st.floats(-1e4, 1e4, width=32)
 
 
@@ -57,14 +60,22 @@ def test_fp8_error_bound(weight: np.ndarray) -> None:
 
 def test_weight_only_codes_of_the_worked_example() -> None:
     # By hand, per row: scale = amax / 8 and amax / 128; codes round half away from zero, the largest positive one is clipped.
-    four = np.array([[7, -2, 1, 0], [-8, 3, 1, -1], [7, 1, -7, 2], [-8, 0, 7, 2]]) * (np.abs(W).max(axis=1, keepdims=True) / 8)
+    four = np.array([[7, -2, 1, 0], [-8, 3, 1, -1], [7, 1, -7, 2], [-8, 0, 7, 2]]) * (
+        np.abs(W).max(axis=1, keepdims=True) / 8
+    )
     assert np.abs(Int4WeightOnly().decode(W, {}) - four).max() < 1e-6
     eight = np.array([[127, -37, 18, 0], [-128, 55, 18, -18], [127, 18, -110, 37], [-128, 0, 127, 26]])
     assert np.abs(Int8WeightOnly().decode(W, {}) - eight * (np.abs(W).max(axis=1, keepdims=True) / 128)).max() < 1e-6
 
 
 @settings(deadline=None)
-@given(arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=7), elements=st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20)))
+@given(
+    arrays(
+        np.float32,
+        array_shapes(min_dims=2, max_dims=2, max_side=7),
+        elements=st.floats(-1, 1, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20),
+    )
+)
 @pytest.mark.parametrize(("scheme", "levels"), [(Int8WeightOnly(), 128), (Int4WeightOnly(), 8)])
 def test_weight_only_error_bound(scheme: Int8WeightOnly | Int4WeightOnly, levels: int, weight: np.ndarray) -> None:
     decoded = scheme.decode(weight, {})

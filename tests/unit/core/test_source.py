@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from tests.conftest import llama_tensors, read_safetensors, write_safetensors
+
 from trtbuild.errors import TrtbuildError
 from trtbuild.source import SourceCheckpoint
 
@@ -32,7 +32,9 @@ def test_sharded_and_unsharded_folders_hold_the_same_tensors(make_model: Callabl
     whole, cut = make_model(name="whole"), make_model(name="cut")
     shard(cut)
     one, many = SourceCheckpoint.open(whole), SourceCheckpoint.open(cut)
-    assert {name: info.shape for name, info in one.tensors.items()} == {name: info.shape for name, info in many.tensors.items()}
+    assert {name: info.shape for name, info in one.tensors.items()} == {
+        name: info.shape for name, info in many.tensors.items()
+    }
     assert len(many.files) == 2
 
 
@@ -65,7 +67,9 @@ def test_an_index_that_misplaces_a_tensor_is_refused(make_model: Callable[..., P
         SourceCheckpoint.open(folder)
 
 
-@pytest.mark.parametrize("outside", ["../../outside.safetensors", "/etc/outside.safetensors", "a/b.safetensors", "a\\b.safetensors", "x.bin"])
+@pytest.mark.parametrize(
+    "outside", ["../../outside.safetensors", "/etc/outside.safetensors", "a/b.safetensors", "a\\b.safetensors", "x.bin"]
+)
 def test_an_index_cannot_lead_out_of_the_folder(make_model: Callable[..., Path], outside: str) -> None:
     folder = make_model()
     shard(folder)
@@ -123,7 +127,9 @@ class Bomb:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pkl", "model.ckpt"])
-def test_pickled_weights_are_refused_and_never_loaded(make_model: Callable[..., Path], tmp_path: Path, name: str) -> None:
+def test_pickled_weights_are_refused_and_never_loaded(
+    make_model: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
     folder = make_model()
     (folder / "model.safetensors").unlink()
     (folder / name).write_bytes(pickle.dumps(Bomb(tmp_path / "marker")))
@@ -148,7 +154,12 @@ def test_a_folder_without_weights_or_config_says_so(make_model: Callable[..., Pa
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"hidden_size": 64,}', r"not valid JSON.*line 1 column"), ("[1]", "holds a list"), ("", "not valid JSON"), ("\xff", "not valid JSON")],
+    [
+        ('{"hidden_size": 64,}', r"not valid JSON.*line 1 column"),
+        ("[1]", "holds a list"),
+        ("", "not valid JSON"),
+        ("\xff", "not valid JSON"),
+    ],
 )
 def test_a_broken_config_is_named_with_the_position(make_model: Callable[..., Path], text: str, message: str) -> None:
     folder = make_model()

@@ -11,6 +11,7 @@ from inspect import signature
 from math import isfinite
 from typing import Any
 
+from trtbuild.convert.execute import require_finite_source
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.errors import TrtbuildError
 from trtbuild.quant.calibrate.libraries import torch as import_torch
@@ -51,10 +52,19 @@ def calibrate(
             advance(len(row))
     for handle in handles:
         handle.remove()
+    observed = {f"the input of {name}": float(value) for name, value in input_amax.items()}
+    observed |= {f"the keys of layer {layer}": float(value) for layer, value in enumerate(cache.k_amax)}
+    observed |= {f"the values of layer {layer}": float(value) for layer, value in enumerate(cache.v_amax)}
+    for what, value in observed.items():
+        if not isfinite(value):
+            require_finite_source(plan)  # damaged weights are the likelier cause, and are named better
+            raise TrtbuildError(
+                f"calibration in {dtype}: {what} reached {value}", hint="use --calibration-dtype float32 or bfloat16"
+            )
     stats = CalibrationStats(
-        input_amax={name: _finite(name, value) for name, value in input_amax.items()},
-        k_amax=tuple(_finite(f"keys of layer {layer}", value) for layer, value in enumerate(cache.k_amax)),
-        v_amax=tuple(_finite(f"values of layer {layer}", value) for layer, value in enumerate(cache.v_amax)),
+        input_amax={name: float(value) for name, value in input_amax.items()},
+        k_amax=tuple(map(float, cache.k_amax)),
+        v_amax=tuple(map(float, cache.v_amax)),
         samples=len(samples.rows),
         tokens=samples.tokens,
         digest=samples.digest,
@@ -89,12 +99,3 @@ def _observing_cache(num_layers: int) -> Any:
             return key_states, value_states
 
     return ObservingCache()
-
-
-def _finite(what: str, value: Any) -> float:
-    number = float(value)
-    if not isfinite(number):
-        raise TrtbuildError(
-            f"calibration: {what} reached {number}", hint="use --calibration-dtype float32 (or bfloat16)"
-        )
-    return number
