@@ -60,7 +60,13 @@ class SourceCheckpoint:
         return sorted({info.path for info in self.tensors.values()})
 
     def tokenizer_files(self) -> list[Path]:
-        """Return the tokenizer and generation files of the folder; Git LFS pointers among them are refused."""
+        """Return the tokenizer and generation files of the folder, none when it has no tokenizer.
+
+        Raises:
+            TrtbuildError: one of them is a Git LFS pointer.
+        """
+        if not any((self.path / name).is_file() for name in TOKENIZER_ANY):
+            return []
         found = [self.path / name for name in TOKENIZER_FILES if (self.path / name).is_file()]
         for file in found:
             refuse_lfs_pointer(file)

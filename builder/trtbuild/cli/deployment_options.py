@@ -67,7 +67,7 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
     """Return the deployment of a trtbuild.yaml or model folder with the given options laid over it.
 
     Args:
-        source: trtbuild.yaml, or a model folder.
+        source: trtbuild.yaml, a folder that holds one (a build folder), or a model folder.
         default_target: target for a bare model folder.
         **given: options by name; None means not given.
 
@@ -89,6 +89,8 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
             f"--group-size: scheme '{scheme or 'none'}' has no groups",
             hint="it applies to int4_awq, int4_gptq and w4a8_awq",
         )
+    if (source / "trtbuild.yaml").is_file() and not (source / "config.json").is_file():
+        source = source / "trtbuild.yaml"
     if source.is_dir():
         data: dict[str, Any] = {"model": {"path": str(source.resolve())}}
         if default_target:

@@ -149,6 +149,7 @@ def plan_conversion(source: SourceCheckpoint, options: ConversionOptions) -> Con
         TrtbuildError: the model cannot be converted like this; the message says why and what would work.
     """
     where = str(source.path / "config.json")
+    _refuse_converted(source.config, where)
     _refuse_quantized(source.config, where)
     architecture, arch = resolve(source.config, where=where)
     dims = arch.read_dims(source.config, architecture, where)
@@ -179,6 +180,13 @@ def _warnings(layout: Layout) -> Iterator[str]:
         yield f"the vocabulary of {vocab} is padded with zero rows to {-(-vocab // tp_size) * tp_size}, since tp={tp_size}"
     if layout.kv_format and layout.kv_format.floor >= 1:
         yield f"KV cache scales are not written below {layout.kv_format.floor} (the loader's recommended practice)"
+
+
+def _refuse_converted(config: Mapping[str, Any], where: str) -> None:
+    if "architecture" in config and "mapping" in config:
+        raise TrtbuildError(
+            f"{where} belongs to a TensorRT-LLM checkpoint, which is converted already", hint="name the Hugging Face folder"
+        )
 
 
 def _refuse_quantized(config: Mapping[str, Any], where: str) -> None:

@@ -153,3 +153,13 @@ def test_linears_that_share_a_scale_share_the_largest_input_range() -> None:
     assert stats.group_input_amax(["q.weight", "k.weight"]) == 3.0
     with pytest.raises(TrtbuildError, match="never reached v"):
         stats.group_input_amax(["q.weight", "v.weight"])
+
+
+def test_lines_of_token_ids_need_no_tokenizer(make_model: Make, tmp_path: Path) -> None:
+    file = tmp_path / "ids.jsonl"
+    file.write_text('{"input_ids": [1, 2]}\n')
+    source = SourceCheckpoint.open(make_model())
+    assert load(source, file).rows == ((1, 2),)
+    file.write_text('{"text": "a"}\n')
+    with pytest.raises(TrtbuildError, match="has no tokenizer"):
+        load(source, file)

@@ -184,3 +184,8 @@ def test_targets_and_sizes_that_do_not_exist_are_refused() -> None:
         check_options(quantization="none", target="pytorch", ep_size=1)
     with pytest.raises(UsageError, match="no supported architecture has experts"):
         check_options(quantization="none", target="tensorrt", ep_size=2)
+
+
+def test_a_converted_checkpoint_is_no_source(make_model: Make) -> None:
+    with pytest.raises(TrtbuildError, match="converted already"):
+        plan(make_model(architecture="LlamaForCausalLM", mapping={}))

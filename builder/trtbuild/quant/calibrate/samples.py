@@ -47,6 +47,8 @@ class Samples:
 def check_samples(source: SourceCheckpoint, file: Path | None) -> None:
     """Refuse what can be seen without reading: a missing file, an unknown kind, texts without a tokenizer.
 
+    A JSONL file may hold token ids alone, so whether it needs the tokenizer shows when it is read.
+
     Raises:
         TrtbuildError: calibration would fail.
     """
@@ -56,8 +58,12 @@ def check_samples(source: SourceCheckpoint, file: Path | None) -> None:
         raise TrtbuildError(
             f"calibration file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
         )
-    needs_tokenizer = file is None or file.suffix != ".safetensors"
-    if needs_tokenizer and not any((source.path / name).is_file() for name in TOKENIZER_ANY):
+    if file is None or file.suffix not in (".safetensors", ".jsonl"):
+        _require_tokenizer(source)
+
+
+def _require_tokenizer(source: SourceCheckpoint) -> None:
+    if not any((source.path / name).is_file() for name in TOKENIZER_ANY):
         raise TrtbuildError(
             f"{source.path} has no tokenizer, and calibration texts must be tokenized",
             hint="add the tokenizer files, or give token ids: --calibration FILE.safetensors with `input_ids`",
@@ -83,7 +89,7 @@ def load_samples(
     if file is not None and file.suffix == ".safetensors":
         rows: Iterable[list[int]] = _rows_of_safetensors(file)
     elif file is not None and file.suffix == ".jsonl":
-        rows = _rows_of_jsonl(file, _encoder(source))
+        rows = _rows_of_jsonl(file, source)
     else:
         encode = _encoder(source)
         rows = [encode(text) for text in (TEXTS if file is None else _paragraphs(file))]
@@ -114,6 +120,7 @@ def load_samples(
 
 
 def _encoder(source: SourceCheckpoint) -> Encode:
+    _require_tokenizer(source)
     from trtbuild.quant.calibrate.libraries import transformers
 
     try:
@@ -143,7 +150,8 @@ def _paragraphs(file: Path) -> list[str]:
     return [block.strip() for block in _read_text(file).replace("\r\n", "\n").split("\n\n")]
 
 
-def _rows_of_jsonl(file: Path, encode: Encode) -> Iterable[list[int]]:
+def _rows_of_jsonl(file: Path, source: SourceCheckpoint) -> Iterable[list[int]]:
+    encode: Encode | None = None
     for number, line in enumerate(_read_text(file).splitlines(), start=1):
         if not line.strip():
             yield []
@@ -156,6 +164,7 @@ def _rows_of_jsonl(file: Path, encode: Encode) -> Iterable[list[int]]:
             ) from error
         text, ids = (record.get("text"), record.get("input_ids")) if isinstance(record, dict) else (None, None)
         if isinstance(text, str):
+            encode = encode or _encoder(source)
             yield encode(text) if text.strip() else []
         elif isinstance(ids, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
             yield ids

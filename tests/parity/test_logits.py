@@ -1,0 +1,114 @@
+"""The reference target computes what transformers computes, from rank files of any tp x pp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import GOLDENS, read_safetensors
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trtbuild.checkpoint import Checkpoint
+from trtbuild.reference.model import load_model
+
+Cli = Callable[..., tuple[int, str, str]]
+SMALL: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "vocab_size": 131, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "initializer_range": 0.3,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-bias": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-llama3": ("llama", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3}}),
+    "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "llama-yarn": ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}}),
+    "mistral-nemo": ("mistral", {"head_dim": 16, "sliding_window": None}),
+    "mistral-window": ("mistral", {"sliding_window": 16}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+}  # fmt: skip
+CUTS = [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A tiny random model of each kind: its folder and the model itself."""
+    model_type, changes = MODELS[request.param]
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **{**SMALL, **changes})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.3)
+    folder = tmp_path_factory.mktemp(request.param)
+    model.save_pretrained(folder)
+    return folder, model
+
+
+@pytest.mark.parametrize(("tp", "pp"), CUTS)
+def test_logits_equal_those_of_transformers(
+    original: tuple[Path, Any], tp: int, pp: int, cli: Cli, tmp_path: Path
+) -> None:
+    folder, model = original
+    code, _, err = cli("convert", folder, "-o", tmp_path / "out", "--tp", tp, "--pp", pp, "--dtype", "float32")
+    assert code == 0, err
+    ids = torch.randint(0, 131, (2, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = model(ids).logits
+        found = load_model(Checkpoint.open(tmp_path / "out"))(ids).logits
+    assert expected.std() > 0.1, "a model that says nothing proves nothing"
+    assert (found - expected).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_logits_equal_those_recorded_with_the_exporters_files(family: str, cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("convert", GOLDENS / family / "source", "-o", tmp_path / "out", "--tp", "2")
+    assert code == 0, err
+    recorded = read_safetensors(GOLDENS / family / "reference_logits.safetensors")
+    model = load_model(Checkpoint.open(tmp_path / "out"))
+    # They were recorded from a model that had been cast to float16 and back, its rotary frequencies included.
+    rotary = model.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq.half().float()
+    with torch.no_grad():
+        found = model(torch.from_numpy(recorded["input_ids"].copy())).logits
+    assert np.abs(found.numpy() - recorded["logits"]).max() <= 1e-4
+
+
+def test_llama3_frequencies_are_those_of_the_published_rule(cli: Cli, tmp_path: Path) -> None:
+    block = {**LLAMA3, "original_max_position_embeddings": 8192}
+    config = AutoConfig.for_model(
+        "llama", **{**SMALL, "num_attention_heads": 4, "rope_parameters": {"rope_theta": 500000.0, **block}}
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / "model")
+    assert cli("convert", tmp_path / "model", "-o", tmp_path / "out", "--dtype", "float32")[0] == 0
+    frequencies = load_model(Checkpoint.open(tmp_path / "out")).model.rotary_emb.inv_freq
+    expected = [1.0, 0.193923, 0.037606, 0.00729266, 0.000524846, 3.4281e-05, 6.64787e-06, 1.28917e-06]
+    assert frequencies.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("scheme", "tolerance"), [("int8_weight_only", 0.1), ("fp8", 0.3)])
+def test_quantized_logits_are_near_and_not_equal(scheme: str, tolerance: float, cli: Cli, tmp_path: Path) -> None:
+    calibration = ("--calibration", GOLDENS / "llama" / "calibration_ids.safetensors")
+    source = GOLDENS / "llama" / "source"
+    recorded = read_safetensors(GOLDENS / "llama" / "reference_logits.safetensors")
+    assert cli("convert", source, "-o", tmp_path / "out", "--tp", "2", "--quantization", scheme, *calibration)[0] == 0
+    with torch.no_grad():
+        found = load_model(Checkpoint.open(tmp_path / "out"))(
+            torch.from_numpy(recorded["input_ids"].copy())
+        ).logits.numpy()
+    error = np.abs(found - recorded["logits"]).mean() / np.abs(recorded["logits"]).mean()
+    assert 1e-6 < error < tolerance
