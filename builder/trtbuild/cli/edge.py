@@ -5,13 +5,18 @@ Exit codes: 0 ok, 1 our error, 2 usage, 3 a check found something, 130 interrupt
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from trtbuild.cli.group import cli
 from trtbuild.errors import TrtbuildError
+
+if TYPE_CHECKING:
+    from trtbuild_client.errors import ClientError
 
 INTERRUPTED = 130
 
@@ -47,9 +52,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        if _is_client_error(error):
-            _complain(str(error), getattr(error, "hint", ""))
-            return 1
+        if (client_error := _as_client_error(error)) is not None:
+            _complain(client_error.message, client_error.hint)
+            return client_error.exit_code
         _complain(
             f"unexpected {type(error).__name__}: {error}",
             "this is a defect of trtbuild; run again with --debug for the traceback and report it",
@@ -58,12 +63,15 @@ def run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _is_client_error(error: Exception) -> bool:
-    """Say whether the error comes from trtbuild_client, which derives its errors from a class of its own."""
+def _as_client_error(error: Exception) -> ClientError | None:
+    """Return the error if it is one of trtbuild_client, whose module is not loaded for this question."""
     module = sys.modules.get("trtbuild_client.errors")
-    return module is not None and isinstance(error, module.ClientError)
+    return error if module is not None and isinstance(error, module.ClientError) else None
 
 
 def main() -> None:
     """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # also under LC_ALL=C
     sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""`trtbuild generate`: send one prompt to a server and print the answer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import sampling, server, split
+
+
+@click.command(epilog='Example: trtbuild generate "The capital of France is" --max-tokens 16 --stop "\n"')
+@click.argument("prompt")
+@server
+@sampling
+@click.option(
+    "--stop", "stop_words", metavar="WORD", multiple=True, help="End the answer before this text (repeatable)."
+)
+@click.option(
+    "--stream/--no-stream", default=True, show_default=True, help="Print text as it comes, or all at the end."
+)
+@json_output
+@common
+def generate(
+    prompt: str,
+    url: str,
+    model: str,
+    timeout_s: float,
+    parameters: tuple[tuple[str, Any], ...],
+    stop_words: tuple[str, ...],
+    stream: bool,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Send PROMPT to a server and print the answer as it comes; "-" reads the prompt from standard input."""
+    from trtbuild.console import print_json
+    from trtbuild_client import Client
+
+    options, tensors = split(parameters, stop_words=stop_words, **given)
+    if prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    with Client(url, model, timeout_s=timeout_s) as client:
+        answer = client.request(prompt, is_streaming=stream, tensors=tensors, **options)
+        for chunk in answer:
+            if not as_json:
+                click.echo(chunk.text, nl=False)
+    if as_json:
+        print_json(answer.generation.to_json())
+    else:
+        click.echo()

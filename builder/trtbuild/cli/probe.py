@@ -1,0 +1,76 @@
+"""`trtbuild probe`: measure latency and throughput of a server from the client's side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import load, sampling, server, split
+
+
+@click.command(epilog="Example: trtbuild probe --requests 64 --concurrency 16 --unique-prompts --json > probe.json")
+@server
+@load
+@click.option("--stream/--no-stream", default=True, show_default=True, help="Time each token, or only whole answers.")
+@click.option(
+    "--max-error-rate",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Share of failed requests (0 to 1) above which the exit code is 3.",
+)
+@sampling
+@json_output
+@common
+def probe(
+    url: str,
+    model: str,
+    timeout_s: float,
+    requests: int,
+    concurrency: int,
+    warmup: int,
+    prompt: str,
+    prompt_file: Path | None,
+    unique_prompts: bool,
+    stream: bool,
+    max_error_rate: float,
+    parameters: tuple[tuple[str, Any], ...],
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Measure TTFT, ITL, TPOT, end-to-end latency and output tokens/s; exit 3 when requests fail."""
+    from trtbuild.console import print_json, progress, stdout_console
+    from trtbuild.errors import CheckFailed
+    from trtbuild_client.client import Client
+    from trtbuild_client.probe import Probe
+    from trtbuild_client.report import failure, table
+
+    options, tensors = split(parameters, **given)
+    lines = prompt_file.read_text("utf-8", "surrogateescape").splitlines() if prompt_file else [prompt]
+    plan = Probe(
+        requests=requests,
+        concurrency=concurrency,
+        warmup=warmup,
+        prompts=tuple(line for line in lines if line.strip()),
+        has_unique_prompts=unique_prompts,
+        is_streaming=stream,
+        options=options,
+        tensors=tensors,
+    )
+    label = f"probing {model} on {url}"
+    with (
+        Client(url, model, timeout_s=timeout_s) as client,
+        progress(label, warmup + requests, quiet=quiet, unit="requests") as advance,
+    ):
+        report = plan.run(client, advance)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        stdout_console().print(table(report))
+    problem = failure(report, max_error_rate=max_error_rate)
+    if problem is not None:
+        raise CheckFailed(problem[0], hint=problem[1])

@@ -1,0 +1,158 @@
+"""What has come of one answer so far: text, token arrivals, counts, the server's own numbers. Knows no transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from trtbuild_client.records import CountedBy, FinishReason, Generation, RequestRecord, ServerStats, TokenEvent
+from trtbuild_client.text import Assembler, StopCutter
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trtbuild_client.wire import Reply
+
+_TEXT = "text_output"
+_SERVER_FIELDS = tuple(each.name for each in fields(ServerStats))
+
+
+class Answer:
+    """Collects the replies to one request.
+
+    Args:
+        values: the checked parameters of the request.
+        assembler: makes text of the bytes of each reply.
+
+    Attributes:
+        events: arrivals of tokens.
+        is_stopped: a stop word was found; everything after it is ignored.
+        input_tokens: prompt tokens as the server counts them, None if it does not.
+        server: the server's own measurements, None unless asked for and given.
+    """
+
+    def __init__(self, values: Mapping[str, Any], assembler: Assembler) -> None:
+        self.events: list[TokenEvent] = []
+        self.is_stopped = False
+        self.input_tokens: int | None = None
+        self.server: ServerStats | None = None
+        self._values = values
+        self._assembler = assembler
+        self._cutter = self._new_cutter()
+        self._texts: list[str] = []
+        self._beams: tuple[str, ...] = ()
+        self._log_probs: list[float] = []
+        self._outputs: Mapping[str, NDArray[np.generic]] = {}
+        self._has_counts = False
+        self._has_uncounted = False
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self._texts)
+
+    @property
+    def counted_by(self) -> CountedBy:
+        """Who counted the tokens in `events`."""
+        return "server" if self._has_counts and not self._has_uncounted else "chunks"
+
+    def take(self, reply: Reply, at_ns: int) -> str:
+        """Add one reply that arrived at `at_ns`; return the text that is new and certain.
+
+        `num_output_tokens` is the number of tokens in this reply. Without it, a reply with text counts as one token. A
+        number after replies without one is that of the whole answer: some servers count in the last reply only.
+        """
+        if not reply.outputs or self.is_stopped:
+            return ""
+        self._outputs = {name: array for name, array in reply.outputs.items() if name != _TEXT}
+        pieces: list[bytes] = list(reply.outputs[_TEXT].ravel()) if _TEXT in reply.outputs else []
+        text = self._assembler.push(pieces[0]) if pieces else ""
+        self._count(text, at_ns)
+        if len(pieces) > 1:
+            self._beams = tuple(self._new_cutter().push(piece.decode("utf-8", "replace"))[0] for piece in pieces)
+        self._take_extras()
+        return self._add(text)
+
+    def flush(self) -> str:
+        """Return the text that was held back, after the last reply."""
+        if self.is_stopped:
+            return ""
+        rest = self._add(self._assembler.flush())
+        if not self.is_stopped:
+            held = self._cutter.flush()
+            self._texts.append(held)
+            rest += held
+        return rest
+
+    def generation(self, record: RequestRecord, warnings: tuple[str, ...]) -> Generation:
+        """Return the answer as it is now."""
+        wants_log_probs = bool(self._values.get("return_log_probs"))
+        cum_log_probs = self._outputs.get("cum_log_probs")
+        return Generation(
+            text=self.text,
+            record=record,
+            finish_reason=self._finish_reason(record),
+            beams=self._beams or (self.text,),
+            log_probs=tuple(self._log_probs) if wants_log_probs else None,
+            cum_log_prob=float(cum_log_probs.ravel()[0]) if wants_log_probs and cum_log_probs is not None else None,
+            outputs=self._outputs,
+            warnings=(*warnings, *self._doubts(record, wants_log_probs=wants_log_probs)),
+        )
+
+    def _new_cutter(self) -> StopCutter:
+        return StopCutter(self._values.get("stop_words", ()))
+
+    def _count(self, text: str, at_ns: int) -> None:
+        count = self._scalar("num_output_tokens")
+        tokens = int(count) if count is not None else int(bool(text))
+        if count is not None and self._has_uncounted:
+            tokens -= sum(event.tokens for event in self.events)
+            self._has_uncounted = False
+        self._has_counts |= count is not None
+        if tokens > 0:
+            self.events.append(TokenEvent(at_ns, tokens))
+            self._has_uncounted |= count is None
+
+    def _take_extras(self) -> None:
+        input_tokens = self._scalar("num_input_tokens")
+        if input_tokens is not None:
+            self.input_tokens = int(input_tokens)
+        if self._values.get("return_log_probs") and "output_log_probs" in self._outputs:
+            beams = self._outputs["output_log_probs"]
+            row: list[float] = beams.reshape(-1, beams.shape[-1])[0].tolist() if beams.size else []
+            self._log_probs += row
+        if self._values.get("return_perf_metrics"):
+            found = {name: value for name in _SERVER_FIELDS if (value := self._scalar(name)) is not None}
+            self.server = ServerStats(**found) if found else self.server
+
+    def _scalar(self, name: str) -> Any:
+        """Return the only value of an output, None when the reply lacks it; 0 is a value."""
+        array = self._outputs.get(name)
+        return None if array is None or array.size == 0 else array.ravel()[0].item()
+
+    def _add(self, text: str) -> str:
+        certain, self.is_stopped = self._cutter.push(text)
+        self._texts.append(certain)
+        return certain
+
+    def _finish_reason(self, record: RequestRecord) -> FinishReason | None:
+        if record.outcome != "ok":
+            return "cancelled" if record.outcome == "cancelled" else None
+        if self.is_stopped:
+            return "stop"
+        if record.counted_by != "server" or self._values.get("beam_width", 1) > 1:
+            return None
+        return "length" if record.output_tokens >= record.max_tokens else "stop"
+
+    def _doubts(self, record: RequestRecord, *, wants_log_probs: bool) -> list[str]:
+        doubts = []
+        doubt = self._assembler.doubt()
+        if doubt is not None:
+            doubts.append(doubt)
+        if wants_log_probs and record.counted_by == "server" and len(self._log_probs) != record.output_tokens:
+            doubts.append(f"the server sent {len(self._log_probs)} log probabilities for {record.output_tokens} tokens")
+        if self._log_probs and not any(self._log_probs):
+            doubts.append("all log probabilities are 0: greedy decoding normalizes them away")
+        return doubts

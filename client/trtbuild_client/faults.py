@@ -1,0 +1,71 @@
+"""What a server or gRPC says when something fails, and which error that is. Texts, not gRPC types."""
+
+from __future__ import annotations
+
+from trtbuild_client.errors import (
+    Cancelled,
+    ClientError,
+    ConnectError,
+    ModelNotFound,
+    NotReady,
+    RequestRefused,
+    ServerBusy,
+    ServerError,
+)
+
+_NOT_READY_HINT = "Wait until it has loaded, or read the server's log for the reason why it did not."
+_REFUSED_HINT = "Compare the request with the model's inputs (its config.pbtxt)."
+_BUSY_HINT = "Send fewer requests at once, or try again later."
+
+#: Stable fragment of the server's text -> error and hint. The first match wins. Texts seen on Triton 2.51; fragments
+#: are used because the wording around them changes between releases.
+_BY_TEXT: tuple[tuple[str, type[ClientError], str], ...] = (
+    ("has no available versions", NotReady, _NOT_READY_HINT),
+    ("is not ready", NotReady, _NOT_READY_HINT),
+    ("Request for unknown model", ModelNotFound, "Check the model name."),
+    ("Exceeds maximum queue size", ServerBusy, _BUSY_HINT),
+    ("Request timeout expired", ServerBusy, "It waited in the server's queue for longer than its timeout."),
+    ("doesn't support models with decoupled", RequestRefused, "The model is decoupled: use the stream RPC."),
+    ("only supported if model is deployed using decoupled", RequestRefused, "Deploy it decoupled, or do not stream."),
+    ("unexpected inference input", RequestRefused, _REFUSED_HINT),
+    ("expected number of inputs", RequestRefused, _REFUSED_HINT),
+    ("data-type is", RequestRefused, _REFUSED_HINT),
+    ("unexpected shape for input", RequestRefused, _REFUSED_HINT),
+)
+
+#: gRPC status name -> error and hint, when no text matched.
+_BY_STATUS: dict[str, tuple[type[ClientError], str]] = {
+    "CANCELLED": (Cancelled, "The server or another part of this program cancelled it."),
+    "INVALID_ARGUMENT": (RequestRefused, _REFUSED_HINT),
+    "NOT_FOUND": (ModelNotFound, "Check the model name."),
+    "RESOURCE_EXHAUSTED": (ServerBusy, _BUSY_HINT),
+    "UNIMPLEMENTED": (ServerError, "Is this the gRPC port of a Triton server?"),
+}
+
+
+def unreachable(address: str, details: str) -> ConnectError:
+    """Return the error for an address that gives no connection, with gRPC's long text cut to its reason."""
+    reason = details.rsplit(": ", 1)[-1] or "no reason given"
+    return ConnectError(
+        f"no connection to {address} ({reason})",
+        hint="Start the server (`trtbuild serve REPOSITORY`), or give its gRPC address with --url HOST:PORT (usually port 8001).",
+    )
+
+
+def translate(text: str, *, status: str, address: str, model: str) -> ClientError:
+    """Return the typed error for a server's answer.
+
+    Args:
+        text: what the server or gRPC said.
+        status: name of the gRPC status, "" when the error came as a message within a stream.
+        address: host:port of the server.
+        model: the model asked for.
+    """
+    where = f"model '{model}' on {address}"
+    for fragment, kind, hint in _BY_TEXT:
+        if fragment in text:
+            return kind(f"{where}: {text}", hint=hint)
+    if status == "UNAVAILABLE":
+        return unreachable(address, text)
+    kind, hint = _BY_STATUS.get(status, (ServerError, "The server's log has the details."))
+    return kind(f"{where}: {text or status}", hint=hint)

@@ -1,0 +1,119 @@
+"""Command line options that the verbs talking to a server share. Knows click; the rest of the package does not."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from trtbuild_client import defaults
+from trtbuild_client.parameters import PARAMETERS, Options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0}
+
+
+def duration(text: str) -> float:
+    """Return a time in seconds, written as 5, 0.5, 5s, 500ms or 2m.
+
+    Raises:
+        click.BadParameter: anything but a time above 0.
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(ms|s|m|)", text)
+    time_s = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
+    if not 0 < time_s < math.inf:
+        raise click.BadParameter(f"'{text}' is no time above 0: write 5, 0.5, 5s, 500ms or 2m.")
+    return time_s
+
+
+def name_value(text: str) -> tuple[str, Any]:
+    """Return (NAME, VALUE) of NAME=VALUE, where VALUE is JSON or else plain text.
+
+    Raises:
+        click.BadParameter: there is no name or no value.
+    """
+    name, _, value = text.partition("=")
+    if not (name and value):
+        raise click.BadParameter(f"'{text}' is not NAME=VALUE.")
+    try:
+        return name, json.loads(value)
+    except ValueError:  # not JSON: the text itself is meant
+        return name, value
+
+
+def server(function: F) -> F:
+    """Add --url, --model and --timeout; the command receives `url`, `model`, `timeout_s`."""
+    for decorate in (
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=duration,
+            metavar="TIME",
+            default=f"{defaults.TIMEOUT_S:g}s",
+            show_default=True,
+            help="Time for one whole answer, in seconds or with a unit (500ms, 2m).",
+        ),
+        click.option("--model", default=defaults.MODEL, show_default=True, help="Model that takes and gives text."),
+        click.option("--url", default=defaults.URL, show_default=True, help="HOST:PORT of the server's gRPC endpoint."),
+    ):
+        function = decorate(function)
+    return function
+
+
+def sampling(function: F) -> F:
+    """Add the sampling options; the command receives `**sampling`, for `split`."""
+    for decorate in (
+        click.option(
+            "--param",
+            "parameters",
+            type=name_value,
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Any other input of the model, such as min_tokens=8 (repeatable).",
+        ),
+        click.option("--seed", type=int, help="Seed of the random numbers."),
+        click.option("--top-p", type=float, help="Sample from the most likely tokens that add up to this probability."),
+        click.option("--top-k", type=int, help="Sample from this many most likely tokens; 1 is greedy."),
+        click.option("--temperature", type=float, help="Randomness; has an effect only with --top-k or --top-p."),
+        click.option(
+            "--max-tokens", type=int, default=defaults.MAX_TOKENS, show_default=True, help="Most tokens to generate."
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def load(function: F) -> F:
+    """Add what a probe sends and how: `requests`, `concurrency`, `warmup`, `prompts`, `unique_prompts`."""
+    for decorate in (
+        click.option(
+            "--unique-prompts", is_flag=True, help="Number the prompts, so that none finds its blocks in the KV cache."
+        ),
+        click.option(
+            "--prompt-file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="UTF-8 text with one prompt per line, used in turn, instead of --prompt.",
+        ),
+        click.option("--prompt", default=defaults.PROMPT, show_default=True, help="Prompt of every request."),
+        click.option(
+            "--warmup", type=int, default=2, show_default=True, help="Requests sent before; marked, not counted."
+        ),
+        click.option("--concurrency", type=int, default=1, show_default=True, help="Requests in flight at once."),
+        click.option("--requests", type=int, default=16, show_default=True, help="Measured requests."),
+    ):
+        function = decorate(function)
+    return function
+
+
+def split(parameters: tuple[tuple[str, Any], ...], **given: Any) -> tuple[Options, dict[str, Any]]:
+    """Return (options, tensors): what the client knows by name, and other inputs of the model."""
+    named = {**given, **dict(parameters)}
+    options = {name: value for name, value in named.items() if name in PARAMETERS}
+    # The keys are those of Options by the line above; their values are checked by the client.
+    return cast(Options, options), {name: value for name, value in named.items() if name not in PARAMETERS}

@@ -1,0 +1,140 @@
+"""A closed-loop latency probe: a fixed number of requests, each worker sending its next one when the last is answered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from trtbuild_client import defaults
+from trtbuild_client.client import Client
+from trtbuild_client.errors import ClientError, InvalidRequest
+from trtbuild_client.parameters import Options
+from trtbuild_client.records import RequestRecord
+from trtbuild_client.report import Report, summarize
+from trtbuild_client.request import wire_name_of
+from trtbuild_client.stream import Stream
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What to send.
+
+    Args:
+        requests: measured requests.
+        concurrency: requests in flight at once; may not exceed `requests`, or it would never be reached.
+        warmup: requests sent before; they are in the records, marked, and in no statistic.
+        prompts: used in turn.
+        has_unique_prompts: number the prompts, so that no two share cached blocks of the KV cache.
+        is_streaming: ask for tokens as they come; without it only end-to-end times exist.
+        options: sampling parameters and max_tokens. Unless min_tokens is given, it is sent as max_tokens to a server that
+            knows it: answers of one length make latencies comparable.
+        tensors: further inputs of the model by the server's own names.
+
+    Raises:
+        InvalidRequest: a count that cannot be.
+    """
+
+    requests: int = 16
+    concurrency: int = 1
+    warmup: int = 2
+    prompts: tuple[str, ...] = (defaults.PROMPT,)
+    has_unique_prompts: bool = False
+    is_streaming: bool = True
+    options: Options = field(default_factory=Options)
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in (("requests", 1), ("concurrency", 1), ("warmup", 0)):
+            if getattr(self, name) < least:
+                raise InvalidRequest(f"{name}={getattr(self, name)}", hint=f"It must be at least {least}.")
+        if self.concurrency > self.requests:
+            raise InvalidRequest(
+                f"concurrency={self.concurrency} would never be reached with {self.requests} requests",
+                hint=f"Send at least {self.concurrency} requests.",
+            )
+        if not self.prompts:
+            raise InvalidRequest("there is no prompt", hint="Give at least one.")
+
+    def run(self, client: Client, on_done: Callable[[int], None] = lambda amount: None) -> Report:
+        """Send everything and return the report; interrupting it cancels what is running.
+
+        The clock of a request starts when it is written: waiting for a free worker is in no latency.
+
+        Args:
+            client: its address, model and deadlines are used.
+            on_done: called with 1 after each request.
+
+        Raises:
+            ConnectError, ModelNotFound, NotReady: the server does not serve the model now; nothing was sent.
+            StreamingUnsupported: streaming from a model that is not decoupled.
+        """
+        client.check_ready()
+        self._request(client, self.prompts[0])  # what cannot be built is found before anything is sent
+        records: list[RequestRecord] = []
+        for label, number in (("warm-up", self.warmup), ("request", self.requests)):
+            phase = self._phase(client, self._prompts(label, number), on_done)
+            records += [replace(record, warmup=label == "warm-up") for record in phase]
+        return summarize(
+            records,
+            address=client.address,
+            model=client.model,
+            streamed=self.is_streaming,
+            concurrency=self.concurrency,
+            has_unique_prompts=self.has_unique_prompts,
+        )
+
+    def _prompts(self, label: str, number: int) -> list[str]:
+        prompts = [self.prompts[index % len(self.prompts)] for index in range(number)]
+        if not self.has_unique_prompts:
+            return prompts
+        run = uuid.uuid4().hex[:8]  # earlier runs must not have warmed the cache either
+        return [f"[{run} {label} {index}] {prompt}" for index, prompt in enumerate(prompts)]
+
+    def _request(self, client: Client, prompt: str) -> Stream:
+        options = Options(**self.options)
+        if wire_name_of(client.info, "min_tokens") is not None:
+            options.setdefault("min_tokens", options.get("max_tokens", defaults.MAX_TOKENS))
+        return client.request(prompt, is_streaming=self.is_streaming, tensors=self.tensors, **options)
+
+    def _phase(self, client: Client, prompts: list[str], on_done: Callable[[int], None]) -> list[RequestRecord]:
+        """Send all prompts with `concurrency` workers; return the records in the order of sending."""
+        waiting: SimpleQueue[str] = SimpleQueue()
+        for prompt in prompts:
+            waiting.put(prompt)
+        records: list[RequestRecord] = []
+        is_interrupted = threading.Event()
+
+        def work() -> None:
+            while not is_interrupted.is_set():
+                try:
+                    stream = self._request(client, waiting.get_nowait())
+                except Empty:
+                    return
+                try:
+                    for _ in stream:
+                        pass
+                except ClientError as error:
+                    _log.info("request %s failed: %s", stream.request_id, error.message)  # its record says so too
+                records.append(stream.generation.record)
+                on_done(1)
+
+        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="trtbuild-probe") as pool:
+            workers = [pool.submit(work) for _ in range(min(self.concurrency, len(prompts)))]
+            try:
+                wait(workers)
+            except KeyboardInterrupt:
+                is_interrupted.set()
+                while wait(workers, timeout=0.05).not_done:  # a worker may just have started another request
+                    client.cancel_all()
+                raise
+        for worker in workers:
+            worker.result()  # a defect in a worker must not pass as a short run
+        return sorted(records, key=lambda record: record.sent_ns)
