@@ -1,1 +1,1 @@
-
+"""Starting, watching and stopping a tritonserver."""
