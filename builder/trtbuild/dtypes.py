@@ -34,6 +34,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         "F8_E5M2": ml_dtypes.float8_e5m2,
         "BOOL": np.bool_,
     }
-    if name in special:
-        return np.dtype(special[name])
-    return np.dtype(name[0].lower().replace("b", "?") + str(SIZES[name]))
+    # F32 -> f4, I8 -> i1, U16 -> u2: numpy's letter and size.
+    dtype: np.dtype[Any] = np.dtype(special.get(name) or f"{name[0].lower()}{SIZES[name]}")
+    return dtype

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from trtbuild.errors import TrtbuildError
+from packaging.requirements import Requirement as Specification
 
-#: The forms that pyproject.toml uses: a name, perhaps extras, perhaps lower and upper bounds, perhaps one extra.
-_REQUIREMENT = re.compile(
-    r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?P<bounds>[^;]*?)\s*(?:;\s*extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"])?"
-)
-_BOUND = re.compile(r"(?P<relation>>=|<|==)\s*(?P<version>[0-9.]+)")
+from trtbuild.errors import TrtbuildError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +32,12 @@ class Requirement:
             return None
 
     def accepts(self, found: str) -> bool:
-        """Say whether a version lies within the bounds; only its numbers count, so 2.13.0+cpu is 2.13.0."""
-        have = _numbers(found)
-        relations = {">=": have.__ge__, "<": have.__lt__, "==": have.__eq__}
-        return all(relations[bound["relation"]](_numbers(bound["version"])) for bound in _BOUND.finditer(self.bounds))
+        """Say whether a version lies within the bounds."""
+        return Specification(f"x{self.bounds}").specifier.contains(found, prereleases=True)
 
 
 def own_requirements(*extras: str) -> list[Requirement]:
-    """Return the packages of the base installation and of the extras named, in the order of pyproject.toml.
+    """Return the packages that this interpreter needs for the base installation and the extras named.
 
     Raises:
         TrtbuildError: trtbuild itself is not installed, only importable.
@@ -53,24 +46,10 @@ def own_requirements(*extras: str) -> list[Requirement]:
         lines = requires("trtbuild") or []
     except PackageNotFoundError as error:
         raise TrtbuildError("trtbuild is not installed", hint="run: make, or pip install '.[build]'") from error
-    parsed = [parse(line) for line in lines]
-    return [requirement for requirement in parsed if requirement.extra in ("", *extras)]
-
-
-def parse(line: str) -> Requirement:
-    """Parse a requirement as pyproject.toml or installed metadata spell it.
-
-    Raises:
-        TrtbuildError: it has a form that our pyproject.toml does not use.
-    """
-    match = _REQUIREMENT.fullmatch(line.strip())
-    if match is None:
-        raise TrtbuildError(f"cannot read the requirement {line!r}", hint="this is a defect of trtbuild; report it")
-    return Requirement(match["name"], match["bounds"], match["extra"] or "")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    numbers = [int(part) for part in re.match(r"\d+(?:\.\d+)*", text)[0].split(".")]  # type: ignore[index]  # a version begins with a digit
-    while len(numbers) > 1 and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    found = []
+    for specification in map(Specification, lines):
+        marker = specification.marker
+        extra = next((name for name in ("", *extras) if marker is None or marker.evaluate({"extra": name})), None)
+        if extra is not None:
+            found.append(Requirement(specification.name, str(specification.specifier), extra))
+    return found

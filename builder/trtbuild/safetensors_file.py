@@ -142,7 +142,7 @@ class TensorReader:
         import numpy as np
 
         buffer: NDArray[np.uint8] = np.empty(nbytes, dtype=np.uint8)
-        view = memoryview(buffer)
+        view = buffer.data
         try:
             if info.path not in self._descriptors:
                 self._descriptors[info.path] = os.open(info.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -20,6 +20,7 @@ from trtbuild import doctor
 from trtbuild.cli.doctor import doctor as command
 from trtbuild.doctor import Finding, examine
 from trtbuild.errors import CheckFailed, TrtbuildError
+from trtbuild.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,10 +79,12 @@ def test_the_supported_pythons_are_those_of_pyproject_and_of_the_bootstrap() -> 
 
 
 def test_a_missing_and_an_old_package_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trtbuild.requirements import parse
-
-    wanted = ["click>=8.1", "tritonclient>=999", "no-such-package>=1; extra == 'build'"]
-    monkeypatch.setattr(doctor, "own_requirements", lambda *_: [parse(line) for line in wanted])
+    wanted = [
+        Requirement("click", ">=8.1", ""),
+        Requirement("tritonclient", ">=999", ""),
+        Requirement("no-such-package", ">=1", "build"),
+    ]
+    monkeypatch.setattr(doctor, "own_requirements", lambda *_: wanted)
     click, client, missing = doctor.check_packages()
     assert click.status == "ok"
     assert client.status == missing.status == "fail"
