@@ -1,0 +1,77 @@
+"""`trtbuild render`: write the Triton model repository of a deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trtbuild.cli.deployment_options import resolve, target_option
+from trtbuild.cli.options import common, force, json_output
+from trtbuild.errors import UsageError
+
+
+@click.command(epilog="Example: trtbuild render ./build -o ./repository")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Folder `trtbuild convert` wrote; needed unless SOURCE is a build folder.",
+)
+@click.option(
+    "--engine",
+    type=click.Path(path_type=Path),
+    help="Folder trtllm-build wrote, for the target tensorrt; default: SOURCE/engine.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Repository to write; default: SOURCE/repository."
+)
+@click.option(
+    "--path-map",
+    metavar="HERE=THERE",
+    help="For a server in a container: the folder HERE is mounted there as THERE. Default: the same paths.",
+)
+@target_option(multiple=False)
+@force
+@json_output
+@common
+def render(
+    source: Path,
+    checkpoint: Path | None,
+    engine: Path | None,
+    output: Path | None,
+    path_map: str | None,
+    target: str | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write the Triton model repository of SOURCE: a build folder, a trtbuild.yaml or a model folder.
+
+    The repository is checked before it appears; paths in it are absolute.
+    """
+    from trtbuild.console import print_json, print_text
+    from trtbuild.repo.deployment import context_of
+    from trtbuild.repo.render import render as write
+
+    is_build = (source / "trtbuild.yaml").is_file()
+    if output is None and not is_build:
+        raise UsageError("no output folder is given", hint="add -o DIR, or name a build folder as SOURCE")
+    here, separator, there = (path_map or "").partition("=")
+    if path_map is not None and not (separator and here and there.startswith("/")):
+        raise UsageError(
+            f"--path-map {path_map} is not HERE=THERE with an absolute THERE", hint="e.g. /data/llm=/models"
+        )
+    context = context_of(
+        resolve(source, target=target),
+        checkpoint_dir=checkpoint or (source / "checkpoint" if is_build else None),
+        engine_dir=engine or (source / "engine" if is_build else None),
+        path_map=(here, there) if path_map is not None else None,
+    )
+    rendered = write(context, output or source / "repository", force=force)
+    if as_json:
+        print_json(
+            {"repository": str(rendered.path.absolute()), "variant": rendered.variant, "models": rendered.models}
+        )
+    else:
+        print_text(f"{rendered.path}: {', '.join(rendered.models)}")

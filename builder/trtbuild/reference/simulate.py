@@ -1,0 +1,129 @@
+"""Simulate static quantization of activations and of the KV cache inside a transformers model.
+
+Knows number formats and where in a decoder layer they apply. Does not know checkpoints: scales come in as numbers.
+Rounding happens in float32; real value = code * scale, as written in the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from trtbuild.errors import TrtbuildError
+
+E4M3_MAX = 448.0
+"""Largest finite E4M3 number (OCP 8-bit floating point specification, section 5.1)."""
+INT8_MAX = 127.0
+
+
+class Rounding(Protocol):
+    """Returns values snapped to what the number format can hold under `scale`; the input is left alone."""
+
+    def __call__(self, values: torch.Tensor, scale: float, /) -> torch.Tensor: ...
+
+
+def round_e4m3(values: torch.Tensor, scale: float) -> torch.Tensor:
+    """Round to E4M3 (half to even) after clamping the code to +-448; same shape and dtype as `values`."""
+    codes = (values.float() / scale).clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    return codes.float().mul_(scale).to(values.dtype)
+
+
+def round_int8(values: torch.Tensor, scale: float) -> torch.Tensor:
+    """Round to INT8 (half to even) after clamping the code to +-127; same shape and dtype as `values`."""
+    return (values.float() / scale).round_().clamp_(-INT8_MAX, INT8_MAX).mul_(scale).to(values.dtype)
+
+
+KV_ROUNDING: dict[str, Rounding] = {"FP8": round_e4m3, "INT8": round_int8}
+
+
+def round_linear_inputs(model: nn.Module, scales: Mapping[str, float]) -> None:
+    """Make the named linear layers see inputs rounded to E4M3.
+
+    Args:
+        model: changed in place, by forward hooks.
+        scales: activation scale by module name ("model.layers.0.self_attn.q_proj").
+
+    Raises:
+        TrtbuildError: a name is not a linear layer of the model, or a scale is not a positive number.
+    """
+    modules = dict(model.named_modules())
+    for name, scale in scales.items():
+        module = modules.get(name)
+        if not isinstance(module, nn.Linear):
+            raise TrtbuildError(
+                f"the checkpoint has an activation scale for '{name}', which is not a linear layer of the model",
+                hint="convert the model again",
+            )
+        _require_scale(scale, name)
+        module.register_forward_pre_hook(_InputHook(scale))
+
+
+def round_kv_cache(layers: Sequence[nn.Module], scales: Sequence[float], algorithm: str) -> None:
+    """Make every attention layer keep and read keys (after RoPE) and values rounded with its scale.
+
+    Args:
+        layers: the self-attention modules in order; changed in place, by forward hooks.
+        scales: one kv_cache_scaling_factor per layer.
+        algorithm: "FP8" or "INT8".
+
+    Raises:
+        TrtbuildError: the number of scales is not the number of layers, or a scale is not a positive number.
+    """
+    if len(scales) != len(layers):
+        raise TrtbuildError(
+            f"the checkpoint has {len(scales)} KV cache scales for {len(layers)} layers", hint="convert the model again"
+        )
+    for index, (layer, scale) in enumerate(zip(layers, scales, strict=True)):
+        _require_scale(scale, f"KV cache of layer {index}")
+        layer.register_forward_pre_hook(_CacheHook(KV_ROUNDING[algorithm], scale), with_kwargs=True)
+
+
+def _require_scale(scale: float, name: str) -> None:
+    if not 0.0 < scale < float("inf"):
+        raise TrtbuildError(f"scale {scale} of {name} is not a positive number", hint="convert the model again")
+
+
+class _InputHook:
+    """Forward pre-hook of one linear layer."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+
+    def __call__(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (round_e4m3(inputs[0], self._scale), *inputs[1:])
+
+
+class _CacheHook:
+    """Forward pre-hook of one attention layer: puts a rounding step in front of whatever cache the layer was given.
+
+    An attention layer of transformers calls `cache.update` between RoPE and the attention itself, so this is the one
+    place where keys and values can be changed for plain forward passes, `generate` and the paged cache alike.
+    """
+
+    def __init__(self, rounding: Rounding, scale: float) -> None:
+        self._rounding, self._scale = rounding, scale
+
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return inputs, {**kwargs, "cache": _RoundingCache(kwargs.get("cache"), self._rounding, self._scale)}
+
+
+class _RoundingCache:
+    """Stands in for a layer's cache during one forward; without a cache it still rounds."""
+
+    def __init__(self, cache: Any, rounding: Rounding, scale: float) -> None:
+        self._cache, self._rounding, self._scale = cache, rounding, scale
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Round new keys and values [batch, kv_heads, tokens, head_dim], then store them as the real cache does."""
+        keys, values = self._rounding(keys, self._scale), self._rounding(values, self._scale)
+        if self._cache is None:
+            return keys, values
+        updated: tuple[torch.Tensor, torch.Tensor] = self._cache.update(keys, values, layer_idx, **kwargs)
+        return updated

@@ -1,0 +1,186 @@
+"""RepoContext: everything a template may print. Built from trtbuild.yaml, the checkpoint's configuration and paths.
+
+Knows what the values mean and where they come from. Does not know what a template looks like.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.limits import ResolvedLimits, resolve_limits
+from trtbuild.repo.engine import check_engine
+from trtbuild.spec import Deployment
+
+#: Target -> folder of the templates that differ between targets.
+VARIANTS: dict[str, Literal["reference", "engine"]] = {"reference": "reference", "tensorrt": "engine"}
+
+#: dtype of logits -> Triton's name; the C++ backend knows no other.
+LOGITS_DATATYPES: dict[str, Literal["TYPE_FP32", "TYPE_FP16"]] = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
+
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class RepoContext(BaseModel):
+    """The values of one model repository. All paths are as the server sees them, and absolute."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    variant: Literal["reference", "engine"]
+    max_batch_size: Positive
+    max_seq_len: Positive
+    max_num_tokens: Positive
+    vocab_size: Positive
+    logits_datatype: Literal["TYPE_FP32", "TYPE_FP16"] = "TYPE_FP32"
+    decoupled: bool
+    max_queue_size: NotNegative
+    max_queue_delay_us: NotNegative
+    preprocessing_instances: Positive
+    bls_instances: Positive
+    tokenizer_dir: str
+    add_special_tokens: bool
+    skip_special_tokens: bool
+    chat_template: bool
+    system_prompt: str | None
+    stop_words: tuple[str, ...]
+    exclude_input_in_output: bool = True
+    accumulate_tokens: bool = False
+    checkpoint_dir: str
+    engine_dir: str | None = None
+    tokens_per_block: Positive
+    num_blocks: Positive
+    kv_cache_max_tokens: Positive | None
+    kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    cancellation_check_period_ms: Positive = 100
+    stats_check_period_ms: Positive = 100
+
+    @field_validator("tokenizer_dir", "checkpoint_dir", "engine_dir")
+    @classmethod
+    def _is_absolute(cls, value: str | None) -> str | None:
+        if value is not None and not PurePosixPath(value).is_absolute():
+            raise ValueError("must be an absolute path: a relative one would be looked up on the hub, or nowhere")
+        return value
+
+    @field_validator("stop_words")
+    @classmethod
+    def _without_repeats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(word for word in dict.fromkeys(value) if word)
+
+    @property
+    def stop_words_json(self) -> str | None:
+        """The stop words as a JSON list, none when there are none."""
+        return json.dumps(self.stop_words, ensure_ascii=False) if self.stop_words else None
+
+    def values(self) -> dict[str, Any]:
+        """Return every name a template may use with its value."""
+        return {**self.model_dump(), "stop_words_json": self.stop_words_json}
+
+
+def build_context(
+    deployment: Deployment,
+    checkpoint_config: Mapping[str, Any],
+    *,
+    checkpoint_dir: Path,
+    tokenizer_dir: Path,
+    engine_dir: Path | None = None,
+    path_map: tuple[str, str] | None = None,
+) -> RepoContext:
+    """Return the context of a deployment.
+
+    Args:
+        deployment: the resolved trtbuild.yaml.
+        checkpoint_config: config.json of the converted checkpoint.
+        checkpoint_dir: folder of the converted checkpoint.
+        tokenizer_dir: folder of the tokenizer.
+        engine_dir: folder of the built engine; needed by the target `tensorrt`.
+        path_map: (folder here, the same folder as the server sees it), for a server in a container.
+
+    Raises:
+        TrtbuildError: a value does not fit, or the engine and the deployment disagree.
+    """
+    try:
+        return _build(
+            deployment,
+            checkpoint_config,
+            limits=resolve_limits(deployment, checkpoint_config["max_position_embeddings"]),
+            paths={
+                "checkpoint_dir": checkpoint_dir,
+                "tokenizer_dir": tokenizer_dir,
+                **({} if engine_dir is None else {"engine_dir": engine_dir}),
+            },
+            path_map=path_map,
+        )
+    except KeyError as error:
+        raise TrtbuildError(
+            f"{checkpoint_dir / 'config.json'} has no {error}", hint="convert the model again with `trtbuild convert`"
+        ) from error
+    except ValidationError as error:
+        details = "; ".join(f"{item['loc'][0]} = {item['input']!r}: {item['msg']}" for item in error.errors())
+        raise TrtbuildError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
+
+
+def _build(
+    deployment: Deployment,
+    checkpoint_config: Mapping[str, Any],
+    *,
+    limits: ResolvedLimits,
+    paths: Mapping[str, Path],
+    path_map: tuple[str, str] | None,
+) -> RepoContext:
+    variant, serving = VARIANTS[deployment.target], deployment.serving
+    # The reference target computes logits in float32 whatever the checkpoint's dtype, an engine as it was built.
+    logits_dtype = "float32"
+    kv_cache_max_tokens: int | None = limits.kv_tokens
+    if variant == "engine":
+        if "engine_dir" not in paths:
+            raise TrtbuildError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
+        logits_dtype = check_engine(paths["engine_dir"], checkpoint_config, max_batch_size=limits.max_batch_size)
+        kv_cache_max_tokens = deployment.kv_cache.max_tokens
+    return RepoContext(
+        variant=variant,
+        max_batch_size=limits.max_batch_size,
+        max_seq_len=limits.max_seq_len,
+        max_num_tokens=limits.max_num_tokens,
+        vocab_size=checkpoint_config["vocab_size"],
+        logits_datatype=_logits_datatype(logits_dtype),
+        decoupled=serving.streaming,
+        max_queue_size=serving.max_queue_size,
+        max_queue_delay_us=serving.max_queue_delay_us,
+        preprocessing_instances=serving.preprocessing_instances,
+        bls_instances=serving.bls_instances,
+        add_special_tokens=serving.add_special_tokens,
+        skip_special_tokens=serving.skip_special_tokens,
+        chat_template=serving.chat_template,
+        system_prompt=serving.system_prompt or None,
+        stop_words=serving.stop_words,
+        tokens_per_block=limits.tokens_per_block,
+        num_blocks=limits.num_blocks,
+        kv_cache_max_tokens=kv_cache_max_tokens,
+        **{name: _seen_by_server(path, path_map) for name, path in paths.items()},
+    )
+
+
+def _logits_datatype(dtype: str) -> Literal["TYPE_FP32", "TYPE_FP16"]:
+    if dtype not in LOGITS_DATATYPES:
+        raise TrtbuildError(
+            f"logits of dtype {dtype} cannot be served: the backend knows {', '.join(LOGITS_DATATYPES)}",
+            hint="build the engine with --logits_dtype float32",
+        )
+    return LOGITS_DATATYPES[dtype]
+
+
+def _seen_by_server(path: Path, path_map: tuple[str, str] | None) -> str:
+    """Return the absolute path of a folder in the file system of the server."""
+    absolute = path.expanduser().resolve()
+    if path_map is None:
+        return str(absolute)
+    here, there = Path(path_map[0]).expanduser().resolve(), PurePosixPath(path_map[1])
+    if not absolute.is_relative_to(here):
+        raise UsageError(f"{absolute} is not below {here}, so the server cannot see it", hint="map a common parent")
+    return str(there / absolute.relative_to(here))

@@ -1,0 +1,50 @@
+"""From a deployment and its folders to the RepoContext: reads what the folders say and checks that they can serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.repo.context import RepoContext, build_context
+from trtbuild.repo.tokenizer import check_tokenizer
+from trtbuild.source import read_json
+from trtbuild.spec import Deployment
+
+
+def context_of(
+    deployment: Deployment,
+    *,
+    checkpoint_dir: Path | None,
+    engine_dir: Path | None = None,
+    path_map: tuple[str, str] | None = None,
+) -> RepoContext:
+    """Return the context of a deployment whose checkpoint was converted.
+
+    Args:
+        deployment: the resolved trtbuild.yaml.
+        checkpoint_dir: folder of the converted checkpoint; its tokenizer is used, or else that of the model.
+        engine_dir: folder of the built engine; needed by the target `tensorrt`.
+        path_map: (folder here, the same folder as the server sees it), for a server in a container.
+
+    Raises:
+        UsageError: no checkpoint is named.
+        TrtbuildError: a folder cannot serve.
+    """
+    if checkpoint_dir is None:
+        raise UsageError("no checkpoint is named", hint="add --checkpoint DIR, a folder that `trtbuild convert` wrote")
+    if not (checkpoint_dir / "config.json").is_file():
+        raise TrtbuildError(
+            f"{checkpoint_dir} is no checkpoint: it has no config.json", hint="make one with `trtbuild convert`"
+        )
+    tokenizer_dir = checkpoint_dir / "tokenizer"
+    if not tokenizer_dir.is_dir():
+        tokenizer_dir = Path(deployment.model.path)
+    check_tokenizer(tokenizer_dir, chat_template=deployment.serving.chat_template)
+    return build_context(
+        deployment,
+        read_json(checkpoint_dir / "config.json"),
+        checkpoint_dir=checkpoint_dir,
+        tokenizer_dir=tokenizer_dir,
+        engine_dir=engine_dir,
+        path_map=path_map,
+    )

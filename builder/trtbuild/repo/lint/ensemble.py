@@ -1,0 +1,189 @@
+"""Rules about ensembles: every wire must lead from a tensor that exists to one of the same type and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trtbuild.repo.lint.findings import Problem
+from trtbuild.repo.lint.repository import Model, Repository
+from trtbuild.repo.proto import datatype_name
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One entry of an input_map or output_map.
+
+    Attributes:
+        ensemble: the model the map belongs to.
+        member: the model of the step; None when the repository has none of that name, or it cannot be read.
+        member_name: its name as written.
+        side: whether the tensor is an input or an output of the member.
+        tensor: name in the member.
+        name: name in the ensemble.
+    """
+
+    ensemble: Model
+    member: Model | None
+    member_name: str
+    side: Literal["input", "output"]
+    tensor: str
+    name: str
+
+    def declared(self) -> Any:
+        """Return the member's declaration of the tensor, or None."""
+        return _declaration(self.member, self.side, self.tensor) if self.member else None
+
+
+def member_exists(repository: Repository) -> Iterator[Problem]:
+    """Find steps that name a model the repository does not have."""
+    for model in _ensembles(repository):
+        for step in model.config.ensemble_scheduling.step:
+            if step.model_name not in repository.models:
+                yield Problem(
+                    model.file,
+                    f"a step names the model '{step.model_name}', which does not exist",
+                    f"name one of: {', '.join(name for name in repository.models if name != model.folder)}",
+                )
+
+
+def tensor_exists(repository: Repository) -> Iterator[Problem]:
+    """Find maps that name a tensor the member does not have."""
+    for wire in _wires(repository):
+        if wire.member is not None and wire.declared() is None:
+            known = ", ".join(sorted(tensor.name for tensor in getattr(wire.member.config, wire.side)))
+            yield Problem(
+                wire.ensemble.file,
+                f"{wire.side} '{wire.tensor}' of '{wire.member_name}' does not exist",
+                f"it has: {known}",
+            )
+
+
+def declared_is_used(repository: Repository) -> Iterator[Problem]:
+    """Find inputs and outputs of an ensemble that no step takes or makes."""
+    for model in _ensembles(repository):
+        for side in ("input", "output"):
+            mapped = {wire.name for wire in _wires_of(repository, model) if wire.side == side}
+            for tensor in getattr(model.config, side):
+                if tensor.name not in mapped:
+                    yield Problem(
+                        model.file,
+                        f"{side} '{tensor.name}' is not in any {side}_map",
+                        "map it, or remove the declaration",
+                    )
+
+
+def source_exists(repository: Repository) -> Iterator[Problem]:
+    """Find inputs of a step that nothing feeds, and tensors that two steps make."""
+    for model in _ensembles(repository):
+        wires = list(_wires_of(repository, model))
+        sources = [wire.name for wire in wires if wire.side == "output"]
+        fed = {tensor.name for tensor in model.config.input} | set(sources)
+        for wire in wires:
+            if wire.side == "input" and wire.name not in fed:
+                yield Problem(
+                    model.file,
+                    f"input '{wire.tensor}' of '{wire.member_name}' takes '{wire.name}', which nothing makes",
+                    "name an input of the ensemble or an output of a step",
+                )
+        for name in sorted({name for name in sources if sources.count(name) > 1}):
+            yield Problem(model.file, f"'{name}' is made by more than one step", "give each its own name")
+
+
+def required_is_mapped(repository: Repository) -> Iterator[Problem]:
+    """Find steps that leave out an input their model needs."""
+    for model in _ensembles(repository):
+        for step in model.config.ensemble_scheduling.step:
+            member = repository.models.get(step.model_name)
+            for tensor in member.config.input if member and member.config is not None else ():
+                if not tensor.optional and tensor.name not in step.input_map:
+                    yield Problem(
+                        model.file, f"'{step.model_name}' needs the input '{tensor.name}', not mapped", "map it"
+                    )
+
+
+def datatypes_agree(repository: Repository) -> Iterator[Problem]:
+    """Find wires between tensors of different types."""
+    for wire, origin, here, there in _connections(repository):
+        if here.data_type != there.data_type:
+            yield Problem(
+                wire.ensemble.file,
+                f"{wire.side} '{wire.tensor}' of '{wire.member_name}' is {datatype_name(here.data_type)}, "
+                f"{origin} '{wire.name}' is {datatype_name(there.data_type)}",
+                "declare both with the same data_type",
+            )
+
+
+def dims_agree(repository: Repository) -> Iterator[Problem]:
+    """Find wires between tensors whose shapes can never be equal; -1 fits everything."""
+    for wire, origin, here, there in _connections(repository):
+        same_length = len(here.dims) == len(there.dims)
+        pairs = zip(here.dims, there.dims, strict=True) if same_length else ()
+        if not same_length or any(-1 not in (a, b) and a != b for a, b in pairs):
+            yield Problem(
+                wire.ensemble.file,
+                f"{wire.side} '{wire.tensor}' of '{wire.member_name}' has dims {list(here.dims)}, "
+                f"{origin} '{wire.name}' has {list(there.dims)}",
+                "declare both with the same dims",
+            )
+
+
+def batch_size_fits(repository: Repository) -> Iterator[Problem]:
+    """Find ensembles that take larger batches than one of their members."""
+    for model in _ensembles(repository):
+        for step in model.config.ensemble_scheduling.step:
+            member = repository.models.get(step.model_name)
+            if member and member.config is not None and model.config.max_batch_size > member.config.max_batch_size:
+                yield Problem(
+                    model.file,
+                    f"max_batch_size {model.config.max_batch_size} exceeds the {member.config.max_batch_size} of '{member.folder}'",
+                    f"use at most {member.config.max_batch_size}",
+                )
+
+
+def has_no_instances(repository: Repository) -> Iterator[Problem]:
+    """Find settings that an ensemble may not have, because its members have them."""
+    for model in _ensembles(repository):
+        if model.config.instance_group:
+            yield Problem(model.file, "an ensemble cannot have an instance_group", "remove it")
+        if model.config.HasField("model_transaction_policy"):
+            yield Problem(model.file, "an ensemble takes its model_transaction_policy from its members", "remove it")
+
+
+def _ensembles(repository: Repository) -> Iterator[Model]:
+    return (model for model in repository.parsed() if model.is_ensemble)
+
+
+def _wires_of(repository: Repository, model: Model) -> Iterator[Wire]:
+    for step in model.config.ensemble_scheduling.step:
+        member = repository.models.get(step.model_name)
+        readable = member if member is not None and member.config is not None else None
+        for tensor, name in step.input_map.items():
+            yield Wire(model, readable, step.model_name, "input", tensor, name)
+        for tensor, name in step.output_map.items():
+            yield Wire(model, readable, step.model_name, "output", tensor, name)
+
+
+def _wires(repository: Repository) -> Iterator[Wire]:
+    for model in _ensembles(repository):
+        yield from _wires_of(repository, model)
+
+
+def _connections(repository: Repository) -> Iterator[tuple[Wire, str, Any, Any]]:
+    """Yield each wire with what its other end is, and the declarations of both ends."""
+    for model in _ensembles(repository):
+        wires = list(_wires_of(repository, model))
+        made = {wire.name: wire for wire in wires if wire.side == "output"}
+        for wire in wires:
+            here = wire.declared()
+            own = _declaration(model, wire.side, wire.name)
+            there, origin = own, f"the ensemble's {wire.side}"
+            if own is None and wire.side == "input" and wire.name in made:
+                there, origin = made[wire.name].declared(), "the step's tensor"
+            if here is not None and there is not None:
+                yield wire, origin, here, there
+
+
+def _declaration(model: Model, side: str, name: str) -> Any:
+    return next((tensor for tensor in getattr(model.config, side) if tensor.name == name), None)
