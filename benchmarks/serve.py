@@ -178,10 +178,10 @@ def trtbuild_contestant(folder: Path, streams: int) -> Iterator[Contestant]:
 
             def first_token(prompt: str) -> float:
                 started = time.perf_counter()
-                stream = clients[0].stream(prompt, max_tokens=2, end_id=NO_END_ID)
-                next(iter(stream))
+                chunks = iter(clients[0].stream(prompt, max_tokens=2, end_id=NO_END_ID))
+                next(chunks)
                 seconds = time.perf_counter() - started
-                for _ in stream:
+                for _ in chunks:
                     pass
                 return seconds
 

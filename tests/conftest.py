@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import logging
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +14,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on the machine and on what else runs; nothing here is a timed test.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 GOLDENS = Path(__file__).parent / "goldens"
 _NAMES = {
@@ -143,13 +151,20 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@pytest.fixture
-def cli() -> Iterator[Callable[..., tuple[int, str, str]]]:
-    """Return a function that runs the command line in this process and returns (exit code, stdout, stderr)."""
-    import contextlib
-    import io
-    import logging
+@pytest.fixture(autouse=True)
+def plain_logging() -> Iterator[None]:
+    """Give the packages' loggers back to the root logger after each test: the command line takes them."""
+    yield
+    for name in ("trtbuild", "trtbuild_client"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
 
+
+@pytest.fixture
+def cli() -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the command line in this process and returns (exit code, stdout, stderr)."""
     from trtbuild.cli.edge import run
 
     def call(*arguments: object) -> tuple[int, str, str]:
@@ -158,9 +173,4 @@ def cli() -> Iterator[Callable[..., tuple[int, str, str]]]:
             code = run([str(argument) for argument in arguments])
         return code, out.getvalue(), err.getvalue()
 
-    yield call
-    for name in ("trtbuild", "trtbuild_client"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
+    return call

@@ -40,6 +40,11 @@ def resolve_limits(deployment: Deployment, max_position_embeddings: int) -> Reso
             f"limits.max_seq_len={max_seq_len} exceeds the {max_position_embeddings} positions of the model",
             hint=f"use at most {max_position_embeddings}",
         )
+    if limits.max_num_tokens < limits.max_batch_size:
+        raise UsageError(
+            f"limits.max_num_tokens={limits.max_num_tokens} is below limits.max_batch_size={limits.max_batch_size}",
+            hint="every request of a batch gets at least one token in a step; raise the one or lower the other",
+        )
     wanted = cache.max_tokens or max(min(limits.max_batch_size * max_seq_len, _DEFAULT_KV_TOKENS), max_seq_len)
     num_blocks = -(-wanted // cache.tokens_per_block)
     needed = -(-max_seq_len // cache.tokens_per_block)

@@ -89,7 +89,7 @@ class Limits(Section):
 class KvCache(Section):
     """The paged KV cache."""
 
-    tokens_per_block: Annotated[int, Field(ge=1)] = Field(32, description="Tokens in one block of the paged cache.")
+    tokens_per_block: Annotated[int, Field(ge=4)] = Field(32, description="Tokens in one block of the paged cache.")
     max_tokens: Positive | None = Field(
         None, description="Size of the pool in tokens; empty: max_batch_size x max_seq_len, at most 16384."
     )

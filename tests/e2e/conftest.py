@@ -90,7 +90,7 @@ def teach(folder: Path) -> tuple[Any, Any]:
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     pairs = [
         (tokenizer(prompt)["input_ids"], tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id])
         for prompt, answer in TAUGHT.items()
@@ -108,7 +108,7 @@ def teach(folder: Path) -> tuple[Any, Any]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if loss.item() < 2e-3:
+        if loss.item() < 1e-2:
             break
     model.eval()
     model.save_pretrained(folder)

@@ -185,7 +185,8 @@ def _warnings(layout: Layout) -> Iterator[str]:
 def _refuse_converted(config: Mapping[str, Any], where: str) -> None:
     if "architecture" in config and "mapping" in config:
         raise TrtbuildError(
-            f"{where} belongs to a TensorRT-LLM checkpoint, which is converted already", hint="name the Hugging Face folder"
+            f"{where} belongs to a TensorRT-LLM checkpoint, which is converted already",
+            hint="name the Hugging Face folder",
         )
 
 

@@ -21,6 +21,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
 from transformers.generation.logits_process import LogitsProcessorList
 
+from trtbuild.errors import TrtbuildError
 from trtbuild.reference.attention import RAGGED, StepPlanner, register
 from trtbuild.reference.choose import adjust, choose, log_probability
 from trtbuild.reference.sampling import RequestError
@@ -189,7 +190,11 @@ def free_blocks(cache: Any) -> int:
 def make_manager(
     model: PreTrainedModel, config: BatchingConfig, router: Router, sampler: StepSampler
 ) -> ContinuousBatchingManager:
-    """Return a manager with our parts in place and its cache allocated, ready to start."""
+    """Return a manager with our parts in place and its cache allocated, ready to start.
+
+    Raises:
+        TrtbuildError: the cache does not fit into memory.
+    """
     register()
     SCHEDULER_MAPPING[SCHEDULER] = ReservedScheduler
     manager = model.init_continuous_batching(
@@ -212,7 +217,13 @@ def make_manager(
     manager.logit_processor = sampler
     model.set_attn_implementation(RAGGED)
     with _no_sliding_window(model.config.get_text_config()):
-        manager.warmup()  # allocates the cache
+        try:
+            manager.warmup()  # allocates the cache
+        except MemoryError as error:
+            raise TrtbuildError(
+                f"a KV cache of {config.max_tokens_in_paged_kv_cache} tokens does not fit into memory: {error}",
+                hint="make max_tokens_in_paged_kv_cache or max_num_tokens smaller",
+            ) from error
     return manager
 
 

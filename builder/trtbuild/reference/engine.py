@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,11 @@ class Engine:
         self._sampler = StepSampler(self._running, config.tokens_per_block)
 
     def start(self) -> None:
-        """Allocate the cache and start the loop."""
+        """Allocate the cache and start the loop.
+
+        Raises:
+            TrtbuildError: the cache does not fit into memory.
+        """
         self._hook = planner_hook(self._model)
         with torch.inference_mode():
             self._manager = make_manager(self._model, self._config, Router(self._on_output), self._sampler)
@@ -120,7 +125,7 @@ class Engine:
             prompt: token ids.
             max_tokens: length of the answer at most.
             on_chunk: called with every piece of the answer in order, the last one with a finish reason; usually in the
-                engine's thread, so it must not block. It must not raise; if it does, the request is cancelled.
+                engine's thread, so it must not block. If it raises, the request ends with an error.
             params: sampling settings; greedy when left out.
             want_log_probs: report log-probabilities.
 
@@ -258,14 +263,21 @@ class Engine:
         sequence = self._running.get(output.request_id)
         if sequence is None:
             return  # cancelled while this step ran
-        try:
-            finished = self._advance(sequence, output)
-        except Exception:
-            # A caller's callback must not take the other requests down with it.
-            logger.exception("request %s: its callback failed, cancelling it", sequence.id)
-            finished = True
-        if finished:
+        if self._guarded(sequence, lambda: self._advance(sequence, output)):
             self._leave(sequence)
+
+    def _guarded(self, sequence: Sequence, action: Callable[[], bool]) -> bool:
+        """Return what the action returns; a request whose callback raises is ended, and no other is disturbed."""
+        try:
+            return action()
+        except Exception as error:
+            logger.exception("request %s: its callback failed", sequence.id)
+            message = f"the answer could not be delivered: {type(error).__name__}: {error}"
+        try:
+            sequence.finish("error", message)
+        except Exception:
+            logger.exception("request %s: its callback failed again", sequence.id)
+        return True
 
     def _advance(self, sequence: Sequence, output: Any) -> bool:
         error = sequence.choice_error if output.error is None else f"generation failed: {output.error}"
@@ -286,5 +298,8 @@ class Engine:
             self._failure = self._failure or reason
             left = [*self._running.values(), *self._waiting]
         for sequence in left:
-            sequence.finish("error", self._failure)
-            self._leave(sequence)
+            self._fail(sequence, self._failure)
+
+    def _fail(self, sequence: Sequence, reason: str) -> None:
+        self._guarded(sequence, lambda: sequence.finish("error", reason))
+        self._leave(sequence)

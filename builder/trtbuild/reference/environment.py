@@ -6,13 +6,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 from trtbuild.errors import TrtbuildError
 
-MINIMUM = {"torch": (2, 5), "transformers": (5, 24)}
+MINIMUM = {"torch": (2, 5), "transformers": (5, 24), "psutil": (5,)}
 """Oldest versions that work: transformers 5.24 is the first whose attention layers take their paged cache as `cache`
-and whose allocators hand out page views (`get_cache_for_block_table`)."""
+and whose allocators hand out page views (`get_cache_for_block_table`). It sizes the paged cache with psutil."""
 
 
 def require_environment() -> None:
-    """Check that torch and transformers are new enough.
+    """Check that torch, transformers and psutil are new enough.
 
     Raises:
         TrtbuildError: one of them is missing or older than `MINIMUM`.

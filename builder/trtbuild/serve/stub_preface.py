@@ -23,6 +23,7 @@ import ctypes
 import locale
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import c_python_backend_utils  # type: ignore[import-not-found]  # exists only inside a stub
@@ -61,7 +62,7 @@ def leave_strides_to_numpy() -> tuple[Any, ...]:
     Returns:
         What must stay alive as long as the process.
     """
-    import numpy.core.multiarray as multiarray
+    multiarray: Any = import_module("numpy.core.multiarray")
 
     api = ctypes.pythonapi
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p

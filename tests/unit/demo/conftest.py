@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import select
 import signal
@@ -81,13 +80,3 @@ def fake(tmp_path: Path) -> Iterator[Fake]:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-
-
-@pytest.fixture(autouse=True)
-def plain_logging() -> Iterator[None]:
-    """Give the package's logger back to the root logger after each test: the command line takes it."""
-    yield
-    logger = logging.getLogger("trtbuild")
-    logger.handlers.clear()
-    logger.propagate = True
-    logger.setLevel(logging.NOTSET)

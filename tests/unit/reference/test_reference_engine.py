@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from itertools import pairwise
 from typing import Any
 
@@ -132,7 +131,6 @@ def test_a_cancelled_request_ends_at_once_and_its_blocks_are_free(engine: Engine
     engine.cancel(sequence)
     assert listener.finish() == [token for chunk in listener.chunks for token in chunk.token_ids]
     assert listener.chunks[-1].finish_reason == "cancelled" and len(sequence.tokens) < 200
-    engine.generate(PROMPT, 1)
     stats = engine.stats()
     assert (stats.active, stats.kv_blocks_used, stats.kv_blocks_free) == (0, 0, stats.kv_blocks_max)
 
@@ -156,20 +154,24 @@ def test_requests_join_and_leave_between_steps(engine: Engine, llama: PreTrained
     assert len(long.chunks) == 1 and long.finish() == greedy(llama, PROMPT, 60)
 
 
-def test_a_failing_callback_cancels_its_own_request_only(
-    engine: Engine, llama: PreTrainedModel, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_failing_callback_ends_its_own_request_only(
+    engine: Engine, llama: PreTrainedModel, caplog: pytest.LogCaptureFixture, failures: int
 ) -> None:
-    called = threading.Event()
+    seen: list[Chunk] = []
 
     def broken(sequence: Sequence, chunk: Chunk) -> None:
-        called.set()
-        raise ValueError("the callback is broken")
+        seen.append(chunk)
+        if len(seen) <= failures:
+            raise ValueError("the callback is broken")
 
     other = Listener()
     engine.submit(PROMPT, 30, broken)
     engine.submit(PROMPT, 30, other)
     assert other.finish() == greedy(llama, PROMPT, 30)
-    assert called.is_set() and "the callback is broken" in caplog.text
+    assert [chunk.finish_reason for chunk in seen] == [None, "error"]
+    assert "could not be delivered: ValueError: the callback is broken" in str(seen[-1].error)
+    assert "the callback is broken" in caplog.text
     assert engine.stats().active == 0
 
 
@@ -278,6 +280,12 @@ def test_sizes_that_contradict_each_other_are_refused(
     with pytest.raises(TrtbuildError) as caught:
         Engine(llama, BatchingConfig(**{**sizes, **changes}))
     assert re.search(problem, str(caught.value))
+
+
+def test_a_pool_that_does_not_fit_into_memory_is_refused() -> None:
+    sizes = BatchingConfig(8, 10**12, max_num_tokens=48, max_seq_len=256, max_batch_size=8)
+    with pytest.raises(TrtbuildError, match="KV cache of 1000000000000 tokens does not fit.*smaller"):
+        Engine(tiny_model("llama"), sizes).start()
 
 
 def test_when_the_loop_dies_every_request_gets_an_error_and_so_do_later_ones(caplog: pytest.LogCaptureFixture) -> None:

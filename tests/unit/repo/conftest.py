@@ -16,18 +16,9 @@ from trtbuild.repo.locate import templates_dir
 from trtbuild.repo.render import render
 from trtbuild.spec import parse
 
-CORE = """{% from "_macros/config.pbtxt.j2" import parameter %}
-backend: "python"
-{% include "_macros/core.pbtxt.j2" %}
-{{ parameter("gpt_model_path", checkpoint_dir) }}
-{{ parameter("num_blocks", num_blocks) }}
-"""
 
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """Return a checkpoint folder: a configuration and a tokenizer, no weights."""
-    folder = tmp_path / "checkpoint"
+def make_checkpoint(folder: Path) -> Path:
+    """Write a checkpoint folder: a configuration and a tokenizer, no weights."""
     (folder / "tokenizer").mkdir(parents=True)
     config = {
         "architecture": "LlamaForCausalLM",
@@ -39,6 +30,12 @@ def checkpoint(tmp_path: Path) -> Path:
     (folder / "tokenizer" / "tokenizer.json").write_text("{}")
     (folder / "tokenizer" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Return a checkpoint folder."""
+    return make_checkpoint(tmp_path / "checkpoint")
 
 
 @pytest.fixture
@@ -69,17 +66,20 @@ def context(checkpoint: Path, engine: Path) -> Callable[..., RepoContext]:
 
 @pytest.fixture
 def templates(tmp_path: Path) -> Path:
-    """Return a copy of the templates, with a core model of its own as the variant `reference`."""
-    folder = tmp_path / "templates"
-    shutil.copytree(templates_dir(), folder, ignore=shutil.ignore_patterns("__pycache__", "reference"))
-    core = folder / "reference" / "tensorrt_llm"
-    (core / "1").mkdir(parents=True)
-    (core / "config.pbtxt.j2").write_text(CORE)
-    (core / "1" / "model.py").write_text("")
-    return folder
+    """Return a copy of the templates, which a test may change."""
+    return Path(shutil.copytree(templates_dir(), tmp_path / "templates", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+@pytest.fixture(scope="session")
+def rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a rendered repository that tests copy, since writing one to the disk is slow."""
+    folder = tmp_path_factory.mktemp("rendered")
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    deployment = parse({"model": {"path": str(checkpoint)}}, origin="test")
+    return render(context_of(deployment, checkpoint_dir=checkpoint), folder / "repository").path
 
 
 @pytest.fixture
-def repository(context: Callable[..., RepoContext], templates: Path, tmp_path: Path) -> Path:
-    """Return a rendered repository."""
-    return render(context(), tmp_path / "repository", templates=templates).path
+def repository(rendered_once: Path, tmp_path: Path) -> Path:
+    """Return a rendered repository, which a test may change."""
+    return Path(shutil.copytree(rendered_once, tmp_path / "repository"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+import trtbuild
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -107,7 +110,10 @@ def test_the_configuration_messages_load_alone_and_agree_with_the_client_s(rende
         "import tritonclient.grpc; from trtbuild.repo.proto import parse_config;"
         "print(parse_config('name: \"x\"') == tritonclient.grpc.model_config_pb2.ModelConfig(name='x'))"
     )
-    result = subprocess.run([sys.executable, "-c", script, str(rendered)], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(trtbuild.__file__).parents[1])}
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(rendered)], capture_output=True, text=True, check=True, env=environment
+    )
     assert result.stdout.split("\n")[:2] == ["[]", "True"]
 
 

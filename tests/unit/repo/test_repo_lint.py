@@ -183,6 +183,12 @@ def test_every_rule_is_tried(repository: Path) -> None:
     assert {rule for _, rules in MUTATIONS.values() for rule in rules} == set(RULES)
 
 
+def test_every_rule_is_described() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "repository.md").read_text(encoding="utf-8")
+    table = page.partition("## Lint")[2]
+    assert {name for name in RULES if f"`{name}`" not in table} == set()
+
+
 def test_errors_come_before_warnings(repository: Path) -> None:
     MUTATIONS["larger batch than a member"][0](repository)
     assert [finding.severity for finding in lint(repository)] == ["error", "warning"]

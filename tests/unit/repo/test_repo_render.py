@@ -73,7 +73,7 @@ class TestContent:
             queue = config(repository, name).dynamic_batching
             assert (queue.default_queue_policy.max_queue_size, queue.max_queue_delay_microseconds) == (9, 11)
         assert parameters(repository, "preprocessing")["max_seq_len"] == "96"
-        assert parameters(repository, "tensorrt_llm")["num_blocks"] == str(5 * 96 // 32)
+        assert parameters(repository, "tensorrt_llm")["max_tokens_in_paged_kv_cache"] == str(5 * 96)
 
     @pytest.mark.parametrize("streaming", [True, False])
     def test_one_value_decides_whether_every_model_is_decoupled(

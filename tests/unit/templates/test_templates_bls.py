@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,60 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.unit.templates import triton_stub
+from tests.unit.templates.fake_core import Batch, Core
 from tests.unit.templates.tiny_tokenizers import byte_ids
 from tests.unit.templates.triton_stub import InferenceRequest, InferenceResponse, Tensor, TritonError
 
 WAIT_SECONDS = 20
-
-
-class Core:
-    """A core that answers with scripted pieces of tokens and keeps what it was asked.
-
-    Attributes:
-        pieces: token ids of each response; a callable is run in place of a response, None is one without tensors.
-        asked: inputs of the requests, stops excluded.
-        stops: ids of stop requests.
-    """
-
-    def __init__(self, pieces: list[Any], **outputs: Any) -> None:
-        self.pieces, self.outputs = pieces, outputs
-        self.asked: list[InferenceRequest] = []
-        self.stops: list[str] = []
-        self.stopped = threading.Event()
-
-    def __call__(self, request: InferenceRequest, decoupled: bool) -> Any:
-        if "stop" in request.tensors:
-            assert {"input_ids", "input_lengths", "request_output_len"} <= request.tensors.keys()
-            self.stops.append(request.request_id())
-            self.stopped.set()
-            return [InferenceResponse()] if decoupled else InferenceResponse()
-        self.asked.append(request)
-        return self.stream() if decoupled else next(self.stream())
-
-    def stream(self) -> Iterator[InferenceResponse]:
-        for piece in self.pieces:
-            if callable(piece):
-                piece(self)
-            elif isinstance(piece, TritonError):
-                yield InferenceResponse(error=piece)
-            elif piece is None:
-                yield InferenceResponse()
-            else:
-                yield self.response(piece)
-
-    def response(self, ids: list[int], **places: int) -> InferenceResponse:
-        values = {"output_ids": [[ids]], "sequence_length": [[len(ids)]], **{k: [[v]] for k, v in places.items()}}
-        tensors = [Tensor(name, np.array(value, np.int32)) for name, value in (values | self.outputs).items()]
-        tensors[0] = Tensor("output_ids", np.array([[ids]], np.int32).reshape(1, 1, len(ids)))
-        return InferenceResponse(tensors)
-
-
-class Batch(Core):
-    """A core whose pieces are (row, sequence, ids)."""
-
-    def response(self, ids: Any, **places: int) -> InferenceResponse:
-        row, sequence, tokens = ids
-        return super().response(tokens, batch_index=row, sequence_index=sequence)
 
 
 @pytest.fixture
@@ -194,29 +144,6 @@ class TestStopWords:
         request = serve(core, "STOP", parameters={"exclude_input_in_output": "false"}, stop_words=[["STOP"]])
         assert texts(request) == ["STOPa "]
         assert core.asked[0].values()["exclude_input_in_output"] == [[False]]
-
-
-class TestStopText:
-    @pytest.mark.parametrize("cut", [1, 2, 3, 5, 100])
-    @pytest.mark.parametrize(
-        ("words", "text", "left"),
-        [
-            (["STOP"], "a STSTOP b", "a ST"),
-            (["abcd", "bc"], "xabcd", "xa"),
-            (["aab"], "aaab", "a"),
-            (["\n\n"], "one\ntwo\n\nthree", "one\ntwo"),
-            (["</s>", "</"], "x</s>", "x"),
-            (["never"], "nev neve never", "nev neve "),
-            ([], "anything", "anything"),
-            (["é"], "caf\u0065\u0301 é", "caf\u0065\u0301 "),
-        ],
-    )
-    def test_the_first_complete_word_counts_however_the_text_is_cut(
-        self, shipped: Callable[[str], SimpleNamespace], words: list[str], text: str, left: str, cut: int
-    ) -> None:
-        stop = shipped("tensorrt_llm_bls").stop_text.StopText(words)
-        out = "".join(stop.push(text[start : start + cut]) for start in range(0, len(text), cut)) + stop.finish()
-        assert out == left
 
 
 class TestWhatIsHandedOn:
@@ -356,4 +283,22 @@ class TestCancellation:
         request = serve(core, **STREAM)
         request.sender.cancel()
         serve(Core(pieces("cd")), **STREAM)
+        assert core.stops == []
+
+
+class TestLeftovers:
+    def test_the_core_is_stopped_and_drained_when_the_answer_cannot_go_on(
+        self, serve: Callable[..., InferenceRequest]
+    ) -> None:
+        finished = []
+        core = Core([[1], [999], [2], lambda core: finished.append(True)])
+        *good, bad = serve(core, **STREAM).sender.responses
+        assert len(good) == 1
+        assert bad.error().message() == "token id 999 is outside the vocabulary of 300"
+        assert core.stops == [core.asked[0].request_id()]
+        assert finished == [True]
+
+    def test_a_core_that_has_ended_by_itself_is_not_stopped(self, serve: Callable[..., InferenceRequest]) -> None:
+        core = Core([*pieces("a"), TritonError("broken")])
+        serve(core, **STREAM)
         assert core.stops == []

@@ -25,6 +25,10 @@ class Answers:
         is_streaming: pieces come as they are generated; else each answer comes at once.
         is_cumulative: return all text so far with every piece, instead of what is new.
         echoed: per row, how many tokens of the prompt stand before the answer.
+        sequences: answers per row.
+
+    Attributes:
+        count: number of answers.
     """
 
     def __init__(
@@ -35,7 +39,9 @@ class Answers:
         is_streaming: bool,
         is_cumulative: bool,
         echoed: Sequence[int],
+        sequences: int,
     ) -> None:
+        self.count = len(echoed) * sequences
         self._detokenize = detokenize
         self._stop_words = stop_words
         self._is_streaming = is_streaming
@@ -44,12 +50,30 @@ class Answers:
         self._stops: dict[tuple[int, int], list[StopText]] = {}
         self._texts: dict[tuple[int, int], list[str]] = {}
 
-    def push(self, ids: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], *, row: int, sequence: int) -> list[str]:
-        """Add the tokens of one response, ids [1, beams, n] and lengths [1, beams]; return the text of every beam."""
+    @property
+    def are_stopped(self) -> bool:
+        """Whether a stop word has ended every answer."""
+        return len(self._stops) == self.count and all(
+            stop.is_stopped for stops in self._stops.values() for stop in stops
+        )
+
+    def push(
+        self, ids: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], *, row: int, sequence: int
+    ) -> list[str] | None:
+        """Add the tokens of one response, ids [1, beams, n] and lengths [1, beams].
+
+        Returns:
+            The text of every beam; none if a stop word has ended this answer before.
+
+        Raises:
+            RequestError: the beams of a stream were asked for.
+        """
         key, beams = (row, sequence), ids.shape[1]
         if beams > 1 and self._is_streaming:
             raise RequestError(f"beam_width is {beams}; streaming needs 1")
         stops = self._stops.setdefault(key, [StopText(self._stop_words) for _ in range(beams)])
+        if all(stop.is_stopped for stop in stops):
+            return None
         prompt = np.minimum(lengths, self._echoed[row])
         name = f"{row}.{sequence}"
         echo = self._detokenize(name, ids[:, :, : prompt.max()], prompt) if prompt.any() else [""] * beams
@@ -61,11 +85,6 @@ class Answers:
         """Return the text that was held back, by (row, sequence), once everything was generated."""
         rests = [(key, [stop.finish() for stop in stops]) for key, stops in self._stops.items()]
         return [(key, self._so_far(key, texts)) for key, texts in rests if any(texts)]
-
-    def is_stopped(self, *, row: int, sequence: int) -> bool:
-        """Whether a stop word has ended all beams of an answer."""
-        stops = self._stops.get((row, sequence), [])
-        return bool(stops) and all(stop.is_stopped for stop in stops)
 
     def _so_far(self, key: tuple[int, int], texts: list[str]) -> list[str]:
         if not self._is_cumulative:

@@ -29,11 +29,11 @@ class CancellationWatcher:
     overtakes the start of its request is without effect.
 
     Args:
-        stop: stops the inner request of that id.
+        stop: stops the inner request of a watched one.
         period_seconds: how often to look.
     """
 
-    def __init__(self, stop: Callable[[str], None], *, period_seconds: float) -> None:
+    def __init__(self, stop: Callable[[Watch], None], *, period_seconds: float) -> None:
         self._stop = stop
         self._period_seconds = period_seconds
         self._changed = threading.Condition()
@@ -68,4 +68,4 @@ class CancellationWatcher:
                 self._changed.wait(timeout=None if self._watch is None else self._period_seconds)
                 if self._watch is not None and self._watch.sender.is_cancelled():
                     self._watch.is_cancelled = True
-                    self._stop(self._watch.inner_id)
+                    self._stop(self._watch)

@@ -7,8 +7,10 @@ together right whatever the client sent, and cuts the text at stop words.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 import numpy as np
@@ -64,75 +66,99 @@ class TritonPythonModel:
                 sender.send(error_response(error, "tensorrt_llm_bls"), flags=FINAL)
 
     def _serve(self, request: Any, sender: Any) -> None:
-        """Send the responses to one request, FINAL with the last one or after it."""
-        inner_id = uuid.uuid4().hex
-        with self._watcher.watching(sender, inner_id) as watch:
-            responses = self._responses(request, inner_id, watch)
-            if not self._is_decoupled:
-                sender.send(pb_utils.InferenceResponse(output_tensors=next(responses)), flags=FINAL)
-                return
-            for tensors in responses:
-                sender.send(pb_utils.InferenceResponse(output_tensors=tensors))
-        sender.send(flags=FINAL)
+        """Send the responses to one request, FINAL with the last one or after it.
 
-    def _responses(self, request: Any, inner_id: str, watch: Watch) -> Iterator[list[Any]]:
+        FINAL is sent when the request is no longer watched: the server (24.10) may die of a question about a request
+        that has ended.
+        """
+        last = None
+        with self._watcher.watching(sender, uuid.uuid4().hex) as watch:
+            for tensors in self._responses(request, watch):
+                response = pb_utils.InferenceResponse(output_tensors=tensors)
+                if self._is_decoupled:
+                    sender.send(response)
+                else:
+                    last = response
+        if last is None:
+            sender.send(flags=FINAL)
+        else:
+            sender.send(last, flags=FINAL)
+
+    def _responses(self, request: Any, watch: Watch) -> Iterator[list[Any]]:
         """Yield the output tensors of each response.
 
         Raises:
             RequestError: the request is wrong, a model refused it, or its client is gone.
         """
         _check(request)
+        inputs = self._prepare(request)
+        answers = self._answers(request, inputs, watch)
+        generated = self._generate(inputs, watch)
+        try:
+            for response in generated:
+                tensors = None if watch.is_cancelled or answers.are_stopped else _tensors(answers, response)
+                if tensors is not None:
+                    yield tensors
+                    if answers.are_stopped:
+                        self._stop(watch)
+        finally:
+            if (
+                getgeneratorstate(generated) != GEN_CLOSED
+            ):  # it has not come to its end, and nobody wants the rest any more
+                self._stop(watch)
+                deque(generated, maxlen=0)
+        if watch.is_cancelled:
+            raise RequestError("the request was cancelled", pb_utils.TritonError.CANCELLED)
+        yield from _rest(answers)
+
+    def _prepare(self, request: Any) -> list[Any]:
+        """Return the core's inputs: what preprocessing makes, and what is handed on."""
         prepared = self._call("preprocessing", renamed_inputs(request, TO_PREPROCESSING), FROM_PREPROCESSING)
         excluded = array(request, "exclude_input_in_output")
-        excludes_input = self._excludes_input if excluded is None else bool(excluded.all())
-        stream = array(request, "stream")
-        is_streaming = stream is not None and bool(stream.all())
+        rows = len(array(request, "max_tokens"))  # type: ignore[arg-type]  # Triton refuses a request without it
+        if excluded is None:
+            excluded = np.full((rows, 1), self._excludes_input)
+        return [
+            *renamed_outputs(prepared, FROM_PREPROCESSING),
+            *renamed_inputs(request, TO_CORE),
+            pb_utils.Tensor("exclude_input_in_output", excluded),
+        ]
+
+    def _answers(self, request: Any, inputs: list[Any], watch: Watch) -> Answers:
+        """Return the answers to be, still empty."""
+        core = {tensor.name(): tensor.as_numpy() for tensor in inputs}
+        words, sequences = array(request, "stop_words"), array(request, "num_return_sequences")
+        is_streaming = bool(core["streaming"].all()) if "streaming" in core else False
         if is_streaming and not self._is_decoupled:
             raise RequestError("stream is true, and this deployment answers at once only (serving.streaming: false)")
-        lengths = output(prepared, "REQUEST_INPUT_LEN")
-        assert lengths is not None  # preprocessing always has it
-        words = array(request, "stop_words")
-        answers = Answers(
-            partial(self._detokenize, inner_id),
+        is_echoed = not is_streaming and not core["exclude_input_in_output"].all()
+        return Answers(
+            partial(self._detokenize, watch.inner_id),
             [*self._stop_words, *([] if words is None else texts(words, "stop_words"))],
             is_streaming=is_streaming,
             is_cumulative=self._is_cumulative,
-            echoed=[0 if excludes_input or is_streaming else int(length) for length in lengths.reshape(-1)],
+            echoed=[int(length) if is_echoed else 0 for length in core["input_lengths"].reshape(-1)],
+            sequences=1 if sequences is None else int(sequences.max()),
         )
-        inputs = [
-            *renamed_outputs(prepared, FROM_PREPROCESSING),
-            *renamed_inputs(request, TO_CORE),
-            pb_utils.Tensor("exclude_input_in_output", np.full((len(lengths), 1), excludes_input)),
-        ]
-        for response in self._generate(inputs, inner_id):
-            ids, counts = output(response, "output_ids"), output(response, "sequence_length")
-            if ids is None or counts is None or watch.is_cancelled:
-                continue
-            row, sequence = _index(response, "batch_index"), _index(response, "sequence_index")
-            if answers.is_stopped(row=row, sequence=sequence):
-                continue
-            added = answers.push(ids, counts, row=row, sequence=sequence)
-            yield [_text(added), *renamed_outputs(response, {name: name for name in FROM_CORE})]
-            if answers.is_stopped(row=row, sequence=sequence) and is_streaming and len(lengths) == 1:
-                self._stop(inner_id)
-        if watch.is_cancelled:
-            raise RequestError("the request was cancelled", pb_utils.TritonError.CANCELLED)
-        for (row, sequence), added in answers.rest():
-            places = {"batch_index": row, "sequence_index": sequence} if len(lengths) > 1 or sequence else {}
-            yield [_text(added), *(pb_utils.Tensor(name, np.array([[at]], np.int32)) for name, at in places.items())]
 
-    def _generate(self, inputs: list[Any], inner_id: str) -> Iterator[Any]:
-        """Yield the core's responses to the end."""
-        outputs = ["output_ids", "sequence_length", *FROM_CORE]
+    def _generate(self, inputs: list[Any], watch: Watch) -> Generator[Any, None, None]:
+        """Yield the core's responses to the end, then raise the error among them, if any."""
         inner = pb_utils.InferenceRequest(
-            model_name=self._core, request_id=inner_id, inputs=inputs, requested_output_names=outputs
+            model_name=self._core,
+            request_id=watch.inner_id,
+            inputs=inputs,
+            requested_output_names=["output_ids", "sequence_length", *FROM_CORE],
         )
-        result = inner.exec(decoupled=self._is_decoupled)
-        for response in result if self._is_decoupled else [result]:
+        errors = []
+        for response in self._exec(inner, watch.sender):
+            if response.has_error():
+                errors.append(response)
+            elif not errors:
+                yield response
+        for response in errors:
             _raise_error(response)
-            yield response
 
-    def _stop(self, inner_id: str) -> None:
+    def _stop(self, watch: Watch) -> None:
         """Ask the core to end a request early; it ends as if it were complete."""
         inputs = {
             "input_ids": np.zeros((1, 1), np.int32),
@@ -142,14 +168,27 @@ class TritonPythonModel:
         }
         inner = pb_utils.InferenceRequest(
             model_name=self._core,
-            request_id=inner_id,
+            request_id=watch.inner_id,
             inputs=[pb_utils.Tensor(name, value) for name, value in inputs.items()],
             requested_output_names=["output_ids", "sequence_length"],
         )
-        result = inner.exec(decoupled=self._is_decoupled)
-        for response in result if self._is_decoupled else [result]:
+        for response in self._exec(inner, watch.sender):
             if response.has_error():
-                pb_utils.Logger.log_warn(f"stopping request {inner_id} failed: {response.error().message()}")
+                pb_utils.Logger.log_warn(f"stopping request {watch.inner_id} failed: {response.error().message()}")
+
+    def _exec(self, inner: Any, sender: Any) -> Iterator[Any]:
+        """Yield the responses to an inner request, to the end.
+
+        The Python backend (24.10 at least) forgets a finished iterator in a thread of its own. If that is the last to
+        hold it, the responses are freed there without Python's lock, and the process dies of a damaged heap sooner or
+        later. So the iterator is kept until that thread has answered another question of ours, asked after.
+        """
+        if not self._is_decoupled:
+            yield inner.exec()
+            return
+        responses = inner.exec(decoupled=True)
+        yield from responses
+        sender.is_cancelled()
 
     def _detokenize(
         self, inner_id: str, name: str, ids: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
@@ -185,8 +224,31 @@ def _check(request: Any) -> None:
         raise RequestError(f"max_tokens is {limits.reshape(-1).tolist()}, need one value of 1 or more")
 
 
-def _text(added: list[str]) -> Any:
-    return pb_utils.Tensor("text_output", byte_strings([added]))
+def _tensors(answers: Answers, response: Any) -> list[Any] | None:
+    """Return the output tensors for a response of the core; none if it adds nothing."""
+    ids, lengths = output(response, "output_ids"), output(response, "sequence_length")
+    if ids is None or lengths is None:
+        return None
+    texts_of_beams = answers.push(
+        ids, lengths, row=_index(response, "batch_index"), sequence=_index(response, "sequence_index")
+    )
+    if texts_of_beams is None:
+        return None
+    return [_text(texts_of_beams), *renamed_outputs(response, {name: name for name in FROM_CORE})]
+
+
+def _rest(answers: Answers) -> Iterator[list[Any]]:
+    """Yield the output tensors for text that was held back to the end."""
+    for (row, sequence), texts_of_beams in answers.rest():
+        places = {"batch_index": row, "sequence_index": sequence} if answers.count > 1 else {}
+        yield [
+            _text(texts_of_beams),
+            *(pb_utils.Tensor(name, np.array([[at]], np.int32)) for name, at in places.items()),
+        ]
+
+
+def _text(texts_of_beams: list[str]) -> Any:
+    return pb_utils.Tensor("text_output", byte_strings([texts_of_beams]))
 
 
 def _index(response: Any, name: str) -> int:
