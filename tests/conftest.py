@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import signal
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,10 @@ from hypothesis import settings
 # How long an example takes depends on the machine and on what else runs; nothing here is a timed test.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# A job in the background of a script, or under nohup, ignores these, and so would every command that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 GOLDENS = Path(__file__).parent / "goldens"
 _NAMES = {

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.manifest import NAME as MANIFEST
 
 
 def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> None:
@@ -17,20 +18,33 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
 
     Args:
         path: the folder to be written.
-        force: whether an existing one may be replaced.
-        keep: folders that are read and must survive.
+        force: whether an existing one that trtbuild wrote may be replaced.
+        keep: folders that are read and must stay as they are.
 
     Raises:
-        TrtbuildError: it exists, is not a folder, or holds one of `keep`, the home or the current folder.
+        TrtbuildError: it exists, is not a folder, lies inside one of `keep`, or holds one of them, the home or the
+            current folder.
     """
     target = path.absolute().resolve()
     for kept in (*keep, Path.home(), Path.cwd()):
         if kept.resolve() == target or target in kept.resolve().parents:
             raise TrtbuildError(f"output {path} would replace {kept}", hint="choose another output folder with -o")
+    for kept in keep:
+        if kept.resolve() in target.parents:
+            raise TrtbuildError(
+                f"output {path} lies inside {kept}", hint="choose an output folder outside of it with -o"
+            )
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise TrtbuildError(f"output {path} exists and is not a folder", hint="choose another output folder with -o")
-    if path.exists() and any(path.iterdir()) and not force:
+    if not path.exists() or not any(path.iterdir()):
+        return
+    if not force:
         raise TrtbuildError(f"output folder {path} exists", hint="choose another with -o, or replace it with --force")
+    if not (path / MANIFEST).is_file():
+        raise TrtbuildError(
+            f"output folder {path} was not made by trtbuild (it has no {MANIFEST})",
+            hint="--force replaces only what trtbuild wrote; remove the folder yourself, or choose another with -o",
+        )
 
 
 def check_space(path: Path, needed: int) -> None:

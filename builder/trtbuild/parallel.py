@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from trtbuild.dims import ModelDims
 from trtbuild.errors import TrtbuildError, UsageError
 
+#: Sizes beyond this are not listed as alternatives.
+_MOST_LISTED = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -64,7 +67,11 @@ class Parallel:
         rules = _rules(dims)
         broken = [text.format(tp=self.tp_size) for text, holds in rules if not holds(self.tp_size)]
         if broken:
-            valid = [tp for tp in range(1, dims.num_attention_heads + 1) if all(holds(tp) for _, holds in rules)]
+            valid = [
+                tp
+                for tp in range(1, min(dims.num_attention_heads, _MOST_LISTED) + 1)
+                if all(holds(tp) for _, holds in rules)
+            ]
             raise TrtbuildError("; ".join(broken), hint=f"valid tp sizes for this model: {', '.join(map(str, valid))}")
         if self.pp_size > dims.num_layers:
             raise TrtbuildError(

@@ -45,6 +45,8 @@ class TensorInfo:
 
 def refuse_lfs_pointer(path: Path) -> None:
     """Raise TrtbuildError when the file is a Git LFS pointer instead of the content it names."""
+    if path.exists() and not path.is_file():
+        raise TrtbuildError(f"{path} is not a regular file", hint="put the file itself there")
     with path.open("rb") as file:
         head = file.read(512)
     if head.startswith(_LFS_MAGIC):

@@ -77,6 +77,18 @@ def test_nothing_comes_after_a_stop_word_nor_the_word_itself(deployment: Deploym
             assert text == expected, (prompt, words)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_tokens_are_counted_by_the_server(deployment: Deployment, model: str) -> None:
+    with Client(deployment.grpc_url, model) as client:
+        for prompt in ("emoji:", "count:"):
+            stream = client.stream(prompt, max_tokens=LONG)
+            assert "".join(chunk.text for chunk in stream) == TAUGHT[prompt]
+            for answer in (stream.generation, client.generate(prompt, max_tokens=LONG)):
+                assert answer.num_output_tokens == len(deployment.expected(prompt, LONG))
+                assert (answer.record.counted_by, answer.finish_reason) == ("server", "stop")
+            assert client.generate(prompt, max_tokens=3).finish_reason == "length"
+
+
 def post(url: str, body: dict[str, Any]) -> Any:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as response:

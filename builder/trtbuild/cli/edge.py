@@ -49,6 +49,11 @@ def run(arguments: list[str]) -> int:
         # The reader of our stdout went away (`| head`): nothing is wrong, and flushing at exit must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if debug:
+            raise
+        _complain(str(error), "check the path, its permissions and the free space")
+        return 1
     except Exception as error:
         if debug:
             raise

@@ -153,6 +153,11 @@ def plan_conversion(source: SourceCheckpoint, options: ConversionOptions) -> Con
     _refuse_quantized(source.config, where)
     architecture, arch = resolve(source.config, where=where)
     dims = arch.read_dims(source.config, architecture, where)
+    if dims.num_layers > len(source.tensors):
+        raise TrtbuildError(
+            f"{where}: num_hidden_layers={dims.num_layers}, but the folder holds {len(source.tensors)} tensors in all",
+            hint="config.json and the weights do not belong together",
+        )
     options.parallel.check(dims)
     layout = Layout(
         arch=arch,

@@ -18,7 +18,7 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
 from trtbuild.quant.stats import CalibrationStats
-from trtbuild.source import SourceCheckpoint
+from trtbuild.source import SourceCheckpoint, read_json
 from trtbuild.spec import Deployment
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,9 @@ def plan_deployment(deployment: Deployment) -> ConversionPlan:
             raise TrtbuildError(
                 f"calibration needs {' and '.join(missing)}, not installed here", hint="pip install 'trtbuild[build]'"
             )
-    source.tokenizer_files()
+    for file in source.tokenizer_files():
+        if file.name in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
+            read_json(file)
     return plan
 
 

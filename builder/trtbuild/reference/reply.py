@@ -64,6 +64,11 @@ class Reply:
         }
         if self._request.batch_index is not None:
             outputs["batch_index"] = np.array([[self._request.batch_index]], dtype=np.int32)
+        # As the C++ backend does: in every response, for the tokens of that response.
+        if self._request.wants_num_input_tokens:
+            outputs["num_input_tokens"] = np.array([[len(self._request.prompt)]], dtype=np.int32)
+        if self._request.wants_num_output_tokens:
+            outputs["num_output_tokens"] = np.array([[len(self._token_ids)]], dtype=np.int32)
         if self._request.wants_log_probs:
             self._sum_of_log_probs += sum(self._log_probs)
             outputs["output_log_probs"] = np.array([[self._log_probs]], dtype=np.float32)
@@ -87,8 +92,4 @@ class Reply:
                 "total_accepted_draft_tokens": (0, np.int32),
                 "total_draft_tokens": (0, np.int32),
             }
-        if request.wants_num_input_tokens:
-            values["num_input_tokens"] = (len(request.prompt), np.int32)
-        if request.wants_num_output_tokens:
-            values["num_output_tokens"] = (sequence.num_released, np.int32)
         return {name: np.array([[value]], dtype=dtype) for name, (value, dtype) in values.items()}

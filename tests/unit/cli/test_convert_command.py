@@ -38,6 +38,21 @@ def lose_a_shard(folder: Path) -> None:
     )
 
 
+def more_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**12}))
+
+
+def a_pipe(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+
+
+def broken_settings(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "generation_config.json").write_text("[1")
+
+
 def not_a_number(tensors: dict[str, np.ndarray]) -> None:
     tensors["model.layers.2.mlp.down_proj.weight"][0, 0] = np.nan
 
@@ -61,6 +76,9 @@ BAD: dict[str, tuple[dict[str, Any], Callable[[Path], object] | None, tuple[str,
     "no experts": ({}, None, ("--ep", "2"), "no supported architecture has experts"),
     "later scheme": ({}, None, ("--quantization", "nvfp4"), "'nvfp4' is not available"),
     "later target": ({}, None, ("--target", "pytorch"), "'pytorch' is not available"),
+    "more layers than tensors": ({"num_hidden_layers": 3}, more_layers, (), "num_hidden_layers=1000000000000"),
+    "not a file": ({}, a_pipe, (), "not a regular file"),
+    "broken generation settings": ({}, broken_settings, (), "generation_config.json is not valid JSON"),
     "no groups": ({}, None, ("--group-size", "64"), "has no groups"),
     "no tokenizer": ({}, None, ("--quantization", "fp8"), "has no tokenizer"),
     "not a choice": ({}, None, ("--quantization", "fp9"), "fp9"),
@@ -107,8 +125,13 @@ def test_an_existing_output_is_kept_unless_forced(make_model: Make, cli: Cli, tm
     assert code == 1
     assert "--force" in err
     assert [file.name for file in out.iterdir()] == ["precious"]
-    assert cli("convert", folder, "-o", out, "--force")[0] == 0
-    assert not (out / "precious").exists()
+    code, _, err = cli("convert", folder, "-o", out, "--force")
+    assert (code, "not made by trtbuild" in err) == (1, True), "--force is no licence to delete what others made"
+    assert (out / "precious").read_text() == "mine"
+    (out / "precious").unlink()
+    assert cli("convert", folder, "-o", out)[0] == 0, "an empty folder is as good as none"
+    assert cli("convert", folder, "-o", out)[0] == 1
+    assert cli("convert", folder, "-o", out, "--force", "--tp", "2")[0] == 0
     Checkpoint.open(out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"], "no leftovers beside it"
 
@@ -121,13 +144,13 @@ def test_a_failed_forced_run_keeps_the_old_output(make_model: Make, cli: Cli, tm
     assert (out / "rank0.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("place", ["model", ".", "model/config.json"])
+@pytest.mark.parametrize("place", ["model", ".", "model/config.json", "model/new"])
 def test_the_source_cannot_be_overwritten(place: str, make_model: Make, cli: Cli, tmp_path: Path) -> None:
     folder = make_model()
     before = read_safetensors(folder / "model.safetensors")
     code, _, err = cli("convert", folder, "-o", tmp_path / place, "--force")
     assert code == 1
-    assert "would replace" in err or "not a folder" in err
+    assert "would replace" in err or "inside" in err
     assert sorted(read_safetensors(folder / "model.safetensors")) == sorted(before)
 
 

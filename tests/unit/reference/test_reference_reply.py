@@ -94,6 +94,12 @@ def test_token_counts_come_only_when_asked_for() -> None:
     assert set(respond(read(), Chunk([4], finish_reason="length"))[0][0]) == {"output_ids", "sequence_length"}
 
 
+def test_token_counts_of_a_stream_are_those_of_each_response() -> None:
+    request = read(streaming=np.array([True]), return_num_output_tokens=np.array([True]))
+    sent, _ = respond(request, Chunk([4]), Chunk([5, 6]), Chunk([], finish_reason="end_id"))
+    assert [outputs["num_output_tokens"].tolist() for outputs in sent] == [[[1]], [[2]]]
+
+
 def test_log_probabilities_are_parallel_to_the_tokens_and_sum_up() -> None:
     request = read(streaming=np.array([True]), return_log_probs=np.array([True]))
     sent, _ = respond(request, Chunk([4], [-0.5]), Chunk([5, 6], [-1.0, -0.25], "length"))

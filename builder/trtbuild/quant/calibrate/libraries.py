@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 
 from trtbuild.errors import TrtbuildError
@@ -24,12 +23,11 @@ def torch() -> ModuleType:
 
 
 def transformers() -> ModuleType:
-    """Return transformers, told to stay offline and quiet.
+    """Return transformers, told to be quiet; who loads from it passes `local_files_only`.
 
     Raises:
         TrtbuildError: it is not installed.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import transformers as module
     except ImportError as error:
