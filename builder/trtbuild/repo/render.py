@@ -160,14 +160,9 @@ def _check(repository: Path) -> None:
 
 
 def _check_is_ours(output: Path) -> None:
-    """Raise TrtbuildError if replacing the folder would delete anything that was not rendered."""
+    """Raise TrtbuildError if replacing the folder, which has a manifest, would delete anything that was not rendered."""
     if not output.is_dir() or not any(output.iterdir()):
         return
-    if not (output / manifest.NAME).is_file():
-        raise TrtbuildError(
-            f"{output} was not rendered by trtbuild (it has no {manifest.NAME}), so --force does not replace it",
-            hint="move it away, or choose another folder with -o",
-        )
     known = manifest.read(output, kind=KIND)["files"]
     foreign = [
         name

@@ -248,7 +248,7 @@ class TestOutput:
     ) -> None:
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "thesis.txt").write_text("x")
-        with pytest.raises(TrtbuildError, match="was not rendered by trtbuild"):
+        with pytest.raises(TrtbuildError, match="was not made by trtbuild"):
             render(context(), tmp_path / "mine", templates=templates, force=True)
         assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
 
