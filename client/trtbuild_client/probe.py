@@ -6,7 +6,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -19,6 +18,7 @@ from trtbuild_client.records import RequestRecord
 from trtbuild_client.report import Report, summarize
 from trtbuild_client.request import wire_name_of
 from trtbuild_client.stream import Stream
+from trtbuild_client.workers import run_interruptibly
 
 _log = logging.getLogger(__name__)
 
@@ -110,9 +110,8 @@ class Probe:
         for prompt in prompts:
             waiting.put(prompt)
         records: list[RequestRecord] = []
-        is_interrupted = threading.Event()
 
-        def work() -> None:
+        def work(is_interrupted: threading.Event) -> None:
             while not is_interrupted.is_set():
                 try:
                     stream = self._request(client, waiting.get_nowait())
@@ -126,15 +125,5 @@ class Probe:
                 records.append(stream.generation.record)
                 on_done(1)
 
-        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="trtbuild-probe") as pool:
-            workers = [pool.submit(work) for _ in range(min(self.concurrency, len(prompts)))]
-            try:
-                wait(workers)
-            except KeyboardInterrupt:
-                is_interrupted.set()
-                while wait(workers, timeout=0.05).not_done:  # a worker may just have started another request
-                    client.cancel_all()
-                raise
-        for worker in workers:
-            worker.result()  # a defect in a worker must not pass as a short run
+        run_interruptibly(work, min(self.concurrency, len(prompts)), cancel=client.cancel_all)
         return sorted(records, key=lambda record: record.sent_ns)

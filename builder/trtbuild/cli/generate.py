@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from threading import Event
 from typing import Any
 
 import click
@@ -38,15 +39,20 @@ def generate(
     """Send PROMPT to a server and print the answer as it comes; "-" reads the prompt from standard input."""
     from trtbuild.console import print_json
     from trtbuild_client import Client
+    from trtbuild_client.workers import run_interruptibly
 
     options, tensors = split(parameters, stop_words=stop_words, **given)
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     with Client(url, model, timeout_s=timeout_s) as client:
         answer = client.request(prompt, is_streaming=stream, tensors=tensors, **options)
-        for chunk in answer:
-            if not as_json:
-                click.echo(chunk.text, nl=False)
+
+        def read(is_interrupted: Event) -> None:
+            for chunk in () if is_interrupted.is_set() else answer:
+                if not as_json:
+                    click.echo(chunk.text, nl=False)
+
+        run_interruptibly(read, 1, cancel=client.cancel_all)
     if as_json:
         print_json(answer.generation.to_json())
     else:

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,19 @@ def test_an_error_within_the_stream_ends_the_command(triton: FakeTriton, capsys:
     assert "out of blocks" in captured.err
 
 
-def command(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+@contextmanager
+def command(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of ours; it is gone when the block ends, however it ends."""
+    with subprocess.Popen(
         [sys.executable, "-m", "trtbuild", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **environment},
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_interrupting_generate_cancels_the_request_and_exits_130(triton: FakeTriton) -> None:
@@ -114,11 +121,11 @@ def test_interrupting_generate_cancels_the_request_and_exits_130(triton: FakeTri
         session.hold()
 
     triton.scripts["ensemble"] = script
-    process = command("generate", "x", "--url", triton.address)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"first\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    with command("generate", "x", "--url", triton.address) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert b"Traceback" not in errors
     assert triton.cancelled.wait(5)
@@ -132,8 +139,9 @@ def test_interrupting_probe_cancels_all_requests_and_exits_130(triton: FakeTrito
         yield end()
 
     triton.scripts["ensemble"] = script
-    process = command("probe", "--url", triton.address, "--requests", "9", "--concurrency", "2", "--warmup", "2")
-    output, errors = process.communicate(timeout=20)
+    arguments = ("--requests", "9", "--concurrency", "2", "--warmup", "2")
+    with command("probe", "--url", triton.address, *arguments) as process:
+        output, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert output == b""
     assert b"Traceback" not in errors
@@ -144,8 +152,8 @@ def test_interrupting_probe_cancels_all_requests_and_exits_130(triton: FakeTrito
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_text_is_utf8_both_ways_in_a_c_locale(triton: FakeTriton, form: tuple[str, ...]) -> None:
     triton.answer(*tokens("Яблоко", " 🙂"))
-    process = command("generate", "Яблоко 🙂", "--url", triton.address, *form, LC_ALL="C", PYTHONUTF8="0")
-    output, errors = process.communicate(timeout=20)
+    with command("generate", "Яблоко 🙂", "--url", triton.address, *form, LC_ALL="C", PYTHONUTF8="0") as process:
+        output, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (0, b"")
     assert "Яблоко 🙂".encode() in output
     assert triton.inputs()["text_input"][2][4:] == "Яблоко 🙂".encode()
