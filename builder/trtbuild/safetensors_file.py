@@ -12,7 +12,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trtbuild.dtypes import SIZES, numpy_dtype
 from trtbuild.errors import TrtbuildError
@@ -39,8 +39,51 @@ class TensorInfo:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one index of axis 0."""
-        return self.nbytes // self.shape[0] if self.shape and self.shape[0] else self.nbytes
+        """Bytes of one row."""
+        return self.nbytes // max(num_rows(self.shape), 1)
+
+    def read_rows(self, reader: TensorReader, start: int, stop: int) -> NDArray[Any]:
+        """Return rows [start, stop); see `SourceTensor`."""
+        return reader.read_rows(self, start, stop)
+
+
+class SourceTensor(Protocol):
+    """A weight that can be read in row blocks: as it lies in a file, or computed from what lies there.
+
+    A row is one index of all axes but the last together: a tensor [E, out, in] has E * out rows of [in], a vector [n] has n rows
+    of one number.
+
+    Attributes:
+        name: Hugging Face name of the weight.
+        path: the file, for messages.
+        dtype: safetensors dtype of what `read_rows` returns.
+        shape: full shape.
+        nbytes: bytes that lie in the file.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+
+    def read_rows(self, reader: TensorReader, start: int, stop: int) -> NDArray[Any]:
+        """Return rows [start, stop) as [rows, last axis], a vector's as [rows]; memory: a few times those rows.
+
+        Raises:
+            TrtbuildError: the file cannot be read; the message names file and tensor.
+        """
+        ...
+
+
+def num_rows(shape: tuple[int, ...]) -> int:
+    """Return the number of rows of a tensor (see `SourceTensor`)."""
+    return math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape)
 
 
 def refuse_lfs_pointer(path: Path) -> None:
@@ -136,9 +179,9 @@ class TensorReader:
         return flat.reshape(info.shape)
 
     def read_rows(self, info: TensorInfo, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [start, stop) along axis 0; memory: those rows."""
+        """Return rows [start, stop) as [rows, last axis], a vector's as [rows]; memory: those rows."""
         flat = self._read(info, info.offset + start * info.row_bytes, (stop - start) * info.row_bytes)
-        return flat.reshape((stop - start, *info.shape[1:]))
+        return flat.reshape((stop - start, *info.shape[1:][-1:]))
 
     def _read(self, info: TensorInfo, offset: int, nbytes: int) -> NDArray[Any]:
         import numpy as np

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.safetensors_file import TensorInfo, read_header, refuse_lfs_pointer
+from trtbuild.safetensors_file import SourceTensor, TensorInfo, read_header, refuse_lfs_pointer
 
 INDEX = "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.npz", "*.msgpack", "*.h5")
@@ -32,12 +32,12 @@ class SourceCheckpoint:
     Attributes:
         path: the folder.
         config: parsed config.json (of the text model when it is nested).
-        tensors: name -> TensorInfo over all files.
+        tensors: name -> tensor over all files.
     """
 
     path: Path
     config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
+    tensors: Mapping[str, SourceTensor]
 
     @classmethod
     def open(cls, path: Path) -> SourceCheckpoint:

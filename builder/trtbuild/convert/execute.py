@@ -22,7 +22,7 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.layout import Slot
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES
 from trtbuild.quant.stats import CalibrationStats
-from trtbuild.safetensors_file import TensorInfo, TensorReader
+from trtbuild.safetensors_file import SourceTensor, TensorReader, num_rows
 
 logger = logging.getLogger(__name__)
 
@@ -123,12 +123,12 @@ def _convert_group(
         logger.debug("%s <- %s", slot.target, ", ".join(slot.sources))
 
 
-def _blocks(reader: TensorReader, info: TensorInfo) -> Iterator[tuple[int, NDArray[Any]]]:
+def _blocks(reader: TensorReader, info: SourceTensor) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield (first row, rows) until the tensor is read."""
-    rows = info.shape[0]
-    step = max(BLOCK_BYTES // max(info.row_bytes, 1), 1)
+    rows = num_rows(info.shape)
+    step = max(BLOCK_BYTES * rows // max(info.nbytes, 1), 1)
     for start in range(0, rows, step):
-        block = reader.read_rows(info, start, min(start + step, rows))
+        block = info.read_rows(reader, start, min(start + step, rows))
         _require_finite(block, info)
         yield start, block
 
@@ -142,7 +142,7 @@ def require_finite_source(plan: ConversionPlan) -> None:
                     pass
 
 
-def _require_finite(block: NDArray[Any], info: TensorInfo) -> None:
+def _require_finite(block: NDArray[Any], info: SourceTensor) -> None:
     integer, mask = _EXPONENT[info.dtype]
     bits = block.view(integer)
     bad = int(np.count_nonzero((bits & integer(mask)) == mask))
@@ -157,11 +157,11 @@ def _exact(block: NDArray[Any]) -> NDArray[np.float32]:
     return block.astype(np.float32)
 
 
-def _amax(reader: TensorReader, info: TensorInfo) -> float:
+def _amax(reader: TensorReader, info: SourceTensor) -> float:
     return max((float(np.abs(_exact(block)).max(initial=0.0)) for _, block in _blocks(reader, info)), default=0.0)
 
 
-def _cast(block: NDArray[Any], info: TensorInfo, dtype: str) -> NDArray[Any]:
+def _cast(block: NDArray[Any], info: SourceTensor, dtype: str) -> NDArray[Any]:
     if info.dtype == dtype:
         return block
     with np.errstate(over="ignore"):

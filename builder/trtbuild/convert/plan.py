@@ -21,7 +21,7 @@ from trtbuild.names import QUANTIZATIONS, available
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import load_scheme
-from trtbuild.safetensors_file import TensorInfo
+from trtbuild.safetensors_file import SourceTensor
 from trtbuild.shard import local_shape
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import require_target
@@ -56,7 +56,7 @@ class ConversionPlan:
         """Whether the model must be run on sample texts first."""
         return self.layout.scheme.needs_activations or self.layout.kv_format is not None
 
-    def parts(self, slot: Slot) -> tuple[TensorInfo, ...]:
+    def parts(self, slot: Slot) -> tuple[SourceTensor, ...]:
         """Return the source tensors of a slot."""
         return tuple(self.source.tensors[name] for name in slot.sources)
 
@@ -245,7 +245,7 @@ def _check_tensors(source: SourceCheckpoint, layout: Layout) -> None:
         )
 
 
-def _check_tensor(info: TensorInfo, shape: tuple[int, ...], source: SourceCheckpoint) -> None:
+def _check_tensor(info: SourceTensor, shape: tuple[int, ...], source: SourceCheckpoint) -> None:
     if info.dtype not in FLOATS:
         raise TrtbuildError(
             f"{info.path}: tensor {info.name} is {info.dtype}, not a plain weight",
