@@ -6,15 +6,16 @@ The same layout that wrote the files is run backwards. Opening reads config.json
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.arch.registry import lookup
+from trtbuild.arch.rules import View
 from trtbuild.dims import ModelDims
 from trtbuild.dtypes import FROM_CONFIG
 from trtbuild.errors import TrtbuildError
-from trtbuild.layout import Layout, Slot
+from trtbuild.layout import Layout, Piece, Slot
 from trtbuild.parallel import Parallel, Rank
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS, KvCacheFormat
 from trtbuild.quant.scheme import QuantScheme, scheme_of_algo
@@ -44,6 +45,7 @@ class Checkpoint:
     config: Mapping[str, Any]
     layout: Layout
     tensors: tuple[Mapping[str, TensorInfo], ...]
+    _cache: dict[tuple[Slot, int], dict[int, Piece]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path) -> Checkpoint:
@@ -102,24 +104,32 @@ class Checkpoint:
         Weights of quantized linears come back as float32, as the kernels would see them; all else in its stored dtype.
         """
         with TensorReader() as reader:
-            for slot in self.layout.slots():
+            for slot in self.layout.slots:
                 if slot.target == "lm_head.weight" and self.dims.tie_word_embeddings:
                     continue
-                for number, name in enumerate(slot.sources):
-                    part = self._merge(slot, number, reader)
+                scales = self._scales(slot, reader)
+                fused: dict[str, NDArray[Any]] = {}
+                for number, part in enumerate(slot.parts):
+                    rows = self._merge(slot, number, reader)
                     if slot.rule.quantizable and self.layout.scheme.quant_algo is not None:
-                        part = self.layout.scheme.decode(part, self._scales(slot, reader))
-                    yield name, part
+                        rows = self.layout.scheme.decode(rows, scales.get(part.expert, {}))
+                    if slot.rule.offset:
+                        rows = (rows.astype("float32") - slot.rule.offset).astype(rows.dtype)
+                    if part.view is None:
+                        yield part.source, rows
+                    else:
+                        _put_back(rows, part.view, part.source, fused)
+                yield from fused.items()
 
     def activation_scales(self) -> dict[str, float]:
         """Return Hugging Face module -> scale of its input (real = code * scale); empty for schemes without."""
         found: dict[str, float] = {}
         with TensorReader() as reader:
-            for slot in self.layout.slots():
-                if self.layout.is_quantized(slot):
-                    scale = self._scales(slot, reader).get("activation_scaling_factor")
-                    if scale is not None:
-                        found.update({name.removesuffix(".weight"): float(scale[0]) for name in slot.sources})
+            for slot in self.layout.slots:
+                for expert, scales in self._scales(slot, reader).items():
+                    if "activation_scaling_factor" in scales:
+                        value = float(scales["activation_scaling_factor"][0])
+                        found.update({part.module: value for part in slot.parts if part.expert == expert})
         return found
 
     def kv_scales(self) -> list[float] | None:
@@ -139,47 +149,76 @@ class Checkpoint:
     def _ranks(self, slot: Slot) -> list[Rank]:
         return [rank for rank in self.layout.parallel.ranks() if rank.pp_rank == slot.pp_rank]
 
-    def _scales(self, slot: Slot, reader: TensorReader) -> dict[str, NDArray[Any]]:
-        if not self.layout.is_quantized(slot):
-            return {}
-        header = self.tensors[self._ranks(slot)[0].index]
-        return {
-            scale.suffix: reader.read(header[f"{slot.module}.{scale.suffix}"])
-            for scale in self.layout.scheme.scale_tensors
-        }
+    def _scales(self, slot: Slot, reader: TensorReader) -> dict[int | None, dict[str, NDArray[Any]]]:
+        """Return expert (None outside of experts) -> suffix -> scale tensor; empty for a slot that is not quantized."""
+        found: dict[int | None, dict[str, NDArray[Any]]] = {}
+        for rank in self._ranks(slot) if self.layout.is_quantized(slot) else ():
+            experts: list[int] | list[None] = self.layout.local_experts(slot, rank.tp_rank) or [None]
+            if experts[0] in found:
+                continue  # held by another slice of the same experts
+            for scale in self.layout.scheme.scale_tensors:
+                values = reader.read(self.tensors[rank.index][f"{slot.module}.{scale.suffix}"])
+                for index, expert in enumerate(experts):
+                    own = values[index] if expert is not None and scale.is_per_expert else values
+                    found.setdefault(expert, {})[scale.suffix] = own
+        return found
 
     def _merge(self, slot: Slot, number: int, reader: TensorReader) -> NDArray[Any]:
         """Put one part together from the pieces of all tensor-parallel ranks; padding is dropped."""
         import numpy as np
 
-        shape = slot.shapes[number]
+        shape = slot.parts[number].shape
         whole: NDArray[Any] | None = None
         for rank in self._ranks(slot):
-            cuts = [
-                slot.shard.cut(part, slot.shapes[part], self.dims, self.layout.parallel.tp_size, rank.tp_rank)
-                for part in range(number + 1)
-            ]
-            cut = cuts[-1]
-            if cut.stop == cut.start:
+            piece = self._pieces(slot, rank.tp_rank).get(number)
+            if piece is None or piece.cut.stop == piece.cut.start:
                 continue
-            info = self.tensors[rank.index][slot.target]
-            above = sum(earlier.size for earlier in cuts[:-1])
+            cut = piece.cut
             rows = cut.stop - cut.start if cut.axis == 0 else shape[0]
-            piece = reader.read_rows(info, above, above + rows)
+            found = reader.read_rows(self.tensors[rank.index][slot.target], piece.row, piece.row + rows)
             if whole is None:
-                whole = np.empty(shape, dtype=piece.dtype)
-            whole[(slice(None),) * cut.axis + (slice(cut.start, cut.stop),)] = piece
+                whole = np.empty(shape, dtype=found.dtype)
+            whole[(slice(None),) * cut.axis + (slice(cut.start, cut.stop),)] = found
             if cut.axis == 0 and rows == shape[0]:
                 break
         assert whole is not None, slot.target
         return whole
 
+    def _pieces(self, slot: Slot, tp_rank: int) -> dict[int, Piece]:
+        """Return part number -> piece; the last answer is kept, since parts are asked for one after the other."""
+        key = (slot, tp_rank)
+        if key not in self._cache:
+            if len(self._cache) > self.layout.parallel.tp_size:
+                self._cache.clear()
+            self._cache[key] = {piece.number: piece for piece in self.layout.pieces(slot, tp_rank)}
+        return self._cache[key]
+
+
+def _put_back(rows: NDArray[Any], view: View, source: str, fused: dict[str, NDArray[Any]]) -> None:
+    """Write a part's rows to where they lie in its source."""
+    import numpy as np
+
+    if source not in fused:
+        fused[source] = np.empty(view.source_shape, dtype=rows.dtype)
+    whole = fused[source].T if view.is_transposed else fused[source]
+    done = 0
+    for start, stop in view.ranges(0, len(rows)):
+        whole[start:stop] = rows[done : done + stop - start]
+        done += stop - start
+
 
 def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a Hugging Face config.json for a TensorRT-LLM config.json, in the spelling of both transformers 4 and 5."""
     arch = lookup(config["architecture"], where="config.json")
-    scaling = config["rotary_scaling"]
-    return {
+    rotary: dict[str, Any] = {}
+    if "rotary_base" in config:
+        theta, scaling = config["rotary_base"], config["rotary_scaling"]
+        rotary = {
+            "rope_theta": theta,
+            "rope_scaling": scaling,
+            "rope_parameters": {"rope_theta": theta, **(scaling or {"rope_type": "default"})},
+        }
+    fields = {
         "architectures": [config["architecture"]],
         "model_type": arch.model_type,
         "dtype": config["dtype"],
@@ -194,18 +233,22 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "max_position_embeddings": config["max_position_embeddings"],
         "hidden_act": config["hidden_act"],
         "rms_norm_eps": config["norm_epsilon"],
-        "rope_theta": config["rotary_base"],
-        "rope_scaling": scaling,
-        "rope_parameters": {"rope_theta": config["rotary_base"], **(scaling or {"rope_type": "default"})},
+        **rotary,
         "tie_word_embeddings": config["tie_word_embeddings"],
         **arch.hf_fields(config),
     }
+    return {key: value for key, value in fields.items() if key not in arch.hf_absent}
 
 
 def _layout(config: Mapping[str, Any], where: str) -> Layout:
     arch = lookup(config["architecture"], where=where)
     mapping, quantization = config["mapping"], config["quantization"]
-    parallel = Parallel(mapping["tp_size"], mapping["pp_size"], vocab_embedding=config["use_parallel_embedding"])
+    parallel = Parallel(
+        mapping["tp_size"],
+        mapping["pp_size"],
+        moe_ep_size=mapping.get("moe_ep_size", 1),
+        vocab_embedding=config["use_parallel_embedding"],
+    )
     dims = arch.read_dims(hf_config(config), config["architecture"], where)
     parallel.check(dims)
     return Layout(

@@ -22,8 +22,16 @@ class ModelDims:
         architecture: Hugging Face architecture, e.g. "LlamaForCausalLM".
         model_type: Hugging Face model type, e.g. "llama".
         dtype: dtype of the checkpoint as config.json states it ("bfloat16"), or "" when it does not.
+        rope: rotary settings, None for learned positions.
         qkv_bias, dense_bias, mlp_bias: which linears carry a bias.
         qk_norm: whether q and k are normalized per head.
+        parallel_norms: number of norms in front of attention and MLP that run side by side (Falcon), 0 when one follows the other.
+        rotary_pct: share of a head that is rotated.
+        num_experts: routed experts of a layer, 0 for a dense model.
+        experts_per_token: how many of them a token visits.
+        moe_intermediate_size: width of a routed expert.
+        shared_expert_intermediate_size: width of the expert that every token visits, 0 without.
+        renormalizes_experts: whether the weights of the visited experts are made to sum to one.
     """
 
     architecture: str
@@ -38,13 +46,20 @@ class ModelDims:
     max_position_embeddings: int
     norm_epsilon: float
     hidden_act: str
-    rope: Rope
+    rope: Rope | None
     tie_word_embeddings: bool
     dtype: str
     qkv_bias: bool = False
     dense_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    parallel_norms: int = 0
+    rotary_pct: float = 1.0
+    num_experts: int = 0
+    experts_per_token: int = 0
+    moe_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
+    renormalizes_experts: bool = True
 
     @property
     def q_size(self) -> int:
@@ -102,16 +117,25 @@ class ConfigReader:
 
 
 def read_dims(
-    config: Mapping[str, Any], *, architecture: str, where: str, implied: Mapping[str, int | None], **flags: bool
+    config: Mapping[str, Any],
+    *,
+    architecture: str,
+    where: str,
+    implied: Mapping[str, int | None],
+    rope: Rope | None,
+    epsilon: str = "rms_norm_eps",
+    **family: Any,
 ) -> ModelDims:
-    """Read the fields that every Llama-shaped config has.
+    """Read the fields that every decoder's config has, by their usual names.
 
     Args:
-        config: parsed config.json.
+        config: parsed config.json; families with other names rename them first (`renamed`).
         architecture: the resolved architecture name.
         where: path for messages.
         implied: sizes that the family implies where config.json is silent; other sizes must be given.
-        **flags: qkv_bias, dense_bias, mlp_bias, qk_norm as the family decides them.
+        rope: rotary settings, None for learned positions.
+        epsilon: the key of the norms' epsilon.
+        **family: further fields of `ModelDims`, as the family decides them.
 
     Raises:
         TrtbuildError: a field is missing, of the wrong type, or of a size the kernels do not have.
@@ -123,23 +147,28 @@ def read_dims(
             f"{where}: hidden_size={hidden} is not divisible by num_attention_heads={heads} and head_dim is not given",
             hint="add head_dim to config.json",
         )
+    fields: dict[str, Any] = {
+        "hidden_act": read.text("hidden_act", "silu") if "hidden_act" not in family else "",
+        "tie_word_embeddings": read.flag("tie_word_embeddings", False)
+        if "tie_word_embeddings" not in family
+        else False,
+        **family,
+    }
     dims = ModelDims(
         architecture=architecture,
         model_type=read.text("model_type"),
         hidden_size=hidden,
-        intermediate_size=read.integer("intermediate_size"),
+        intermediate_size=read.integer("intermediate_size", implied.get("intermediate_size")),
         num_layers=read.integer("num_hidden_layers"),
         num_attention_heads=heads,
         num_kv_heads=read.integer("num_key_value_heads", implied.get("num_key_value_heads")),
         head_dim=read.integer("head_dim", implied.get("head_dim") or hidden // heads),
         vocab_size=read.integer("vocab_size"),
         max_position_embeddings=read.integer("max_position_embeddings", implied.get("max_position_embeddings")),
-        norm_epsilon=read.number("rms_norm_eps", 1e-6),
-        hidden_act=read.text("hidden_act", "silu"),
-        rope=Rope.from_hf_config(config, where=where),
-        tie_word_embeddings=read.flag("tie_word_embeddings", False),
+        norm_epsilon=read.number(epsilon, 1e-6),
+        rope=rope,
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."),
-        **flags,
+        **fields,
     )
     if heads % dims.num_kv_heads:
         raise TrtbuildError(
@@ -151,4 +180,19 @@ def read_dims(
             f"{where}: head size {dims.head_dim} is not supported",
             hint=f"the attention kernels need a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}",
         )
+    if dims.num_experts and not 0 < dims.experts_per_token <= dims.num_experts:
+        raise TrtbuildError(
+            f"{where}: {dims.experts_per_token} experts per token of {dims.num_experts}", hint="repair config.json"
+        )
     return dims
+
+
+def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the config with fields under their usual names as well.
+
+    Args:
+        config: parsed config.json.
+        names: the family's name -> usual name ("n_embd" -> "hidden_size"); the family's name wins where both are there.
+    """
+    given = {usual: config[own] for own, usual in names.items() if own in config}
+    return {key: value for key, value in {**config, **given}.items() if key not in given or value is not None}

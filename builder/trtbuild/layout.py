@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
-from trtbuild.arch.rules import ArchSpec, Shape, WeightRule
+from trtbuild.arch.rules import ArchSpec, Shape, View, WeightRule
 from trtbuild.dims import ModelDims
 from trtbuild.dtypes import SIZES
 from trtbuild.parallel import Parallel, Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES, KvCacheFormat
 from trtbuild.quant.scheme import QuantScheme
-from trtbuild.shard import Replicate, Shard, local_shape
+from trtbuild.shard import Cut, Replicate, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,55 @@ class StoredTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A source of a target tensor: a whole Hugging Face tensor or some rows of one.
+
+    Attributes:
+        source: Hugging Face name.
+        shape: [rows, in] or [rows] as the target holds it.
+        view: where the rows lie in the source, None for all of it.
+        expert: number of the expert it belongs to, None outside of experts.
+    """
+
+    source: str
+    shape: Shape
+    view: View | None
+    expert: int | None
+
+    @property
+    def source_shape(self) -> Shape:
+        """Full shape of the source tensor."""
+        return self.view.source_shape if self.view else self.shape
+
+    @property
+    def module(self) -> str:
+        """Hugging Face module of the source."""
+        return self.source.removesuffix(".weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one rank holds of one part.
+
+    Attributes:
+        number: of the part in its slot.
+        cut: the range of the part.
+        row: first row of the rank's tensor that comes from it; a tensor of experts counts the rows of all its experts.
+    """
+
+    number: int
+    cut: Cut
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """One rule applied to one layer.
 
     Attributes:
         target: name in the rank files, with the layer number local to the stage.
         layer: global layer number, -1 outside of layers.
-        sources: Hugging Face names of the parts.
-        shapes: full shape of each part.
+        parts: where it comes from.
         shard: the rule's, with the choice for the embedding applied.
         pp_rank: the stage that holds it.
     """
@@ -49,8 +91,7 @@ class Slot:
     rule: WeightRule
     target: str
     layer: int
-    sources: tuple[str, ...]
-    shapes: tuple[Shape, ...]
+    parts: tuple[Part, ...]
     shard: Shard
     pp_rank: int
 
@@ -59,8 +100,13 @@ class Slot:
         """Target module: the name without its last component."""
         return self.target.rpartition(".")[0]
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the source tensors, each once."""
+        return tuple(dict.fromkeys(part.source for part in self.parts))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Layout:
     """Everything that decides names, dtypes and shapes in the rank files.
 
@@ -76,8 +122,12 @@ class Layout:
     kv_format: KvCacheFormat | None
     dtype: str
 
-    def slots(self) -> Iterator[Slot]:
-        """Yield every target tensor in the order in which models are stored: embedding, layers, head."""
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """Every target tensor in the order in which models are stored: embedding, layers, head."""
+        return tuple(self._slots())
+
+    def _slots(self) -> Iterator[Slot]:
         dims, parallel = self.dims, self.parallel
         rules = [rule for rule in self.arch.rules if rule.when(dims)]
         for layer in range(-1, dims.num_layers + 1):
@@ -92,8 +142,7 @@ class Layout:
                         rule=rule,
                         target=rule.target.format(layer=local),
                         layer=layer if stage == "layer" else -1,
-                        sources=tuple(name.format(layer=layer) for name in rule.sources),
-                        shapes=rule.shapes(dims),
+                        parts=tuple(_parts(rule, dims, layer)),
                         shard=rule.shard if stage != "first" or parallel.vocab_embedding else Replicate(),
                         pp_rank=pp_rank,
                     )
@@ -102,18 +151,56 @@ class Layout:
         """Say whether the file holds codes of the scheme for this slot, instead of plain weights."""
         return slot.rule.quantizable and self.scheme.weight_dtype is not None
 
+    def stored_dtype(self, slot: Slot) -> str:
+        """Return the safetensors dtype of a slot's tensor."""
+        if self.is_quantized(slot) and self.scheme.weight_dtype:
+            return self.scheme.weight_dtype
+        return slot.rule.dtype or self.dtype
+
+    def pieces(self, slot: Slot, tp_rank: int) -> list[Piece]:
+        """Return what a tensor-parallel rank holds of each part, in the order of its tensor."""
+        found, row = [], 0
+        for number, part in enumerate(slot.parts):
+            cut = slot.shard.cut(number, part.shape, self.dims, self.parallel, tp_rank)
+            if cut.size:
+                found.append(Piece(number, cut, row))
+                row += cut.rows(part.shape)
+        return found
+
+    def local_experts(self, slot: Slot, tp_rank: int) -> list[int]:
+        """Return the numbers of the experts that a rank holds of a slot, none for a slot without experts."""
+        numbers = [slot.parts[piece.number].expert for piece in self.pieces(slot, tp_rank)]
+        return list(dict.fromkeys(number for number in numbers if number is not None))
+
+    def local_shape(self, slot: Slot, tp_rank: int) -> Shape:
+        """Return the shape of a rank's tensor: its pieces of all parts below one another, under an axis of experts if it has them."""
+        pieces = self.pieces(slot, tp_rank)
+        rows = sum(piece.cut.rows(slot.parts[piece.number].shape) for piece in pieces)
+        first, shape = pieces[0].cut, slot.parts[pieces[0].number].shape
+        columns = (first.size,) if first.axis else shape[1:]
+        if not slot.rule.is_per_expert:
+            return (rows, *columns)
+        experts = len(self.local_experts(slot, tp_rank))
+        return (experts, rows // experts, *columns)
+
     def tensors(self, rank: Rank) -> Iterator[StoredTensor]:
         """Yield every tensor of a rank file."""
-        for slot in self.slots():
+        for slot in self.slots:
             if slot.pp_rank != rank.pp_rank:
                 continue
-            quantized = self.is_quantized(slot)
-            shape = local_shape(slot.shard, slot.shapes, self.dims, self.parallel.tp_size, rank.tp_rank)
-            yield StoredTensor(
-                slot.target, (self.scheme.weight_dtype or self.dtype) if quantized else self.dtype, shape
-            )
-            for scale in self.scheme.scale_tensors if quantized else ():
-                yield StoredTensor(f"{slot.module}.{scale.suffix}", scale.dtype, scale.shape)
+            shape = self.local_shape(slot, rank.tp_rank)
+            yield StoredTensor(slot.target, self.stored_dtype(slot), shape)
+            for scale in self.scheme.scale_tensors if self.is_quantized(slot) else ():
+                axes = (shape[0],) if slot.rule.is_per_expert and scale.is_per_expert else ()
+                yield StoredTensor(f"{slot.module}.{scale.suffix}", scale.dtype, (*axes, *scale.shape))
         for local in range(len(self.parallel.layers(self.dims.num_layers, rank.pp_rank)) if self.kv_format else 0):
             for name in KV_SCALE_NAMES:
                 yield StoredTensor(f"transformer.layers.{local}.attention.{name}", "F32", (1,))
+
+
+def _parts(rule: WeightRule, dims: ModelDims, layer: int) -> Iterator[Part]:
+    shapes = rule.shapes(dims)
+    views = rule.views(dims) if rule.views else (None,) * len(shapes)
+    for expert in range(dims.num_experts) if rule.is_per_expert else (None,):
+        for source, shape, view in zip(rule.sources, shapes, views, strict=True):
+            yield Part(source.format(layer=layer, expert=expert), shape, view, expert)

@@ -6,7 +6,7 @@ Rank arithmetic: tensorrt_llm/mapping.py (checkpoint specification 1.3): rank = 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trtbuild.dims import ModelDims
@@ -27,20 +27,32 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Tensor and pipeline parallel sizes.
+    """Tensor, pipeline and expert parallel sizes.
 
     Attributes:
+        moe_ep_size: over how many groups of ranks the experts of a layer are dealt out; divides tp_size.
         vocab_embedding: whether the embedding is cut over the vocabulary instead of kept whole on every rank.
     """
 
     tp_size: int = 1
     pp_size: int = 1
+    moe_ep_size: int = 1
     vocab_embedding: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tp_size", "pp_size"):
+        for name in ("tp_size", "pp_size", "moe_ep_size"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}={getattr(self, name)} is not a positive number", hint="use 1 or more")
+        if self.tp_size % self.moe_ep_size:
+            raise UsageError(
+                f"moe_ep_size={self.moe_ep_size} does not divide tp_size={self.tp_size}",
+                hint="experts are dealt out among the tensor-parallel ranks: tp_size = moe_tp_size * moe_ep_size",
+            )
+
+    @property
+    def moe_tp_size(self) -> int:
+        """Over how many ranks each expert is cut."""
+        return self.tp_size // self.moe_ep_size
 
     @property
     def world_size(self) -> int:
@@ -64,15 +76,25 @@ class Parallel:
 
     def check(self, dims: ModelDims) -> None:
         """Raise TrtbuildError, with the sizes that would work, unless the model can be cut this way."""
-        rules = _rules(dims)
-        broken = [text.format(tp=self.tp_size) for text, holds in rules if not holds(self.tp_size)]
+        if self.moe_ep_size > 1 and not dims.num_experts:
+            raise TrtbuildError(
+                f"moe_ep_size={self.moe_ep_size}: {dims.architecture} has no experts", hint="use --ep 1"
+            )
+        rules = _rules(dims, self.moe_ep_size)
+        broken = [
+            text.format(tp=self.tp_size, moe_tp=self.moe_tp_size) for text, holds in rules if not holds(self.tp_size)
+        ]
         if broken:
             valid = [
                 tp
                 for tp in range(1, min(dims.num_attention_heads, _MOST_LISTED) + 1)
-                if all(holds(tp) for _, holds in rules)
+                if tp % self.moe_ep_size == 0 and all(holds(tp) for _, holds in rules)
             ]
-            raise TrtbuildError("; ".join(broken), hint=f"valid tp sizes for this model: {', '.join(map(str, valid))}")
+            with_ep = f" with ep={self.moe_ep_size}" if self.moe_ep_size > 1 else ""
+            raise TrtbuildError(
+                "; ".join(broken),
+                hint=f"valid tp sizes for this model{with_ep}: {', '.join(map(str, valid)) or 'none'}",
+            )
         if self.pp_size > dims.num_layers:
             raise TrtbuildError(
                 f"num_layers={dims.num_layers} cannot fill pp={self.pp_size} stages",
@@ -80,13 +102,28 @@ class Parallel:
             )
 
 
-def _rules(dims: ModelDims):  # type: ignore[no-untyped-def]  # a table of (message, predicate), typed by its one user
-    heads, kv_heads, width = dims.num_attention_heads, dims.num_kv_heads, dims.intermediate_size
-    return (
+def _rules(dims: ModelDims, moe_ep: int) -> tuple[tuple[str, Callable[[int], bool]], ...]:
+    """Return (message, predicate of tp) of everything that must divide."""
+    heads, kv_heads, experts = dims.num_attention_heads, dims.num_kv_heads, dims.num_experts
+    rules: list[tuple[str, Callable[[int], bool]]] = [
         (f"num_attention_heads={heads} cannot be split over tp={{tp}}", lambda tp: heads % tp == 0),
         (
             f"num_kv_heads={kv_heads} cannot be split over tp={{tp}} (tp must divide {kv_heads}, or {kv_heads} divide tp)",
             lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0,
         ),
-        (f"intermediate_size={width} cannot be split over tp={{tp}}", lambda tp: width % tp == 0),
-    )
+    ]
+    widths = {"intermediate_size": 0 if experts else dims.intermediate_size}
+    widths["shared_expert_intermediate_size"] = dims.shared_expert_intermediate_size
+    for name, width in widths.items():
+        if width:
+            rules.append((f"{name}={width} cannot be split over tp={{tp}}", lambda tp, width=width: width % tp == 0))  # type: ignore[misc]  # the default binds this turn's width
+    if experts:
+        width = dims.moe_intermediate_size
+        rules.append((f"num_experts={experts} cannot be split over ep={moe_ep}", lambda tp: experts % moe_ep == 0))
+        rules.append(
+            (
+                f"moe_intermediate_size={width} cannot be split over moe_tp={{moe_tp}}",
+                lambda tp: width % (tp // moe_ep or 1) == 0,
+            )
+        )
+    return tuple(rules)

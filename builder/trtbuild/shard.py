@@ -12,6 +12,7 @@ from typing import Protocol
 
 from trtbuild.dims import ModelDims
 from trtbuild.errors import TrtbuildError
+from trtbuild.parallel import Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,19 @@ class Cut:
         """Length of the axis on the rank."""
         return self.stop - self.start + self.pad
 
+    def rows(self, shape: tuple[int, ...]) -> int:
+        """Return how many rows of the rank's tensor come from a part of this full shape."""
+        return shape[0] if self.axis else self.size
+
+
+#: What a rank holds of a part that belongs to other ranks altogether.
+NOTHING = Cut(0, 0, 0)
+
 
 class Shard(Protocol):
     """A rule for one target tensor."""
 
-    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, tp_size: int, tp_rank: int) -> Cut:
+    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
         """Return what `tp_rank` holds of part number `part`, whose full shape is `shape`."""
         ...
 
@@ -47,7 +56,7 @@ class Shard(Protocol):
 class Replicate:
     """Every rank holds the whole tensor."""
 
-    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, tp_size: int, tp_rank: int) -> Cut:
+    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
         """Return the whole of axis 0."""
         return Cut(0, 0, shape[0])
 
@@ -58,27 +67,22 @@ class Split:
 
     axis: int
 
-    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, tp_size: int, tp_rank: int) -> Cut:
+    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
         """Return piece number tp_rank.
 
         Raises:
             TrtbuildError: the axis does not divide.
         """
-        size, rest = divmod(shape[self.axis], tp_size)
-        if rest:
-            raise TrtbuildError(
-                f"axis {self.axis} of shape {list(shape)} cannot be split over tp={tp_size}", hint="use another --tp"
-            )
-        return Cut(self.axis, tp_rank * size, (tp_rank + 1) * size)
+        return _even(self.axis, shape, parallel.tp_size, tp_rank, "tp")
 
 
 @dataclass(frozen=True, slots=True)
 class SplitVocab:
     """Rows, zero-padded to a multiple of tp_size: ceil(rows / tp_size) on every rank."""
 
-    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, tp_size: int, tp_rank: int) -> Cut:
+    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
         """Return the rank's rows; the last ranks may hold zero rows of padding."""
-        size = -(-shape[0] // tp_size)
+        size = -(-shape[0] // parallel.tp_size)
         start, stop = min(tp_rank * size, shape[0]), min((tp_rank + 1) * size, shape[0])
         return Cut(0, start, stop, size - (stop - start))
 
@@ -90,21 +94,46 @@ class SplitQKV:
     With num_kv_heads < tp_size every kv head is held by tp_size / num_kv_heads consecutive ranks.
     """
 
-    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, tp_size: int, tp_rank: int) -> Cut:
+    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
         """Return the rows of the rank's heads."""
         heads = dims.num_attention_heads if part == 0 else dims.num_kv_heads
-        local = max(heads // tp_size, 1)
-        first = tp_rank * heads // tp_size
+        local = max(heads // parallel.tp_size, 1)
+        first = tp_rank * heads // parallel.tp_size
         return Cut(0, first * dims.head_dim, (first + local) * dims.head_dim)
 
 
-def local_shape(
-    shard: Shard, shapes: tuple[tuple[int, ...], ...], dims: ModelDims, tp_size: int, tp_rank: int
-) -> tuple[int, ...]:
-    """Return the shape of a rank's tensor: its pieces of all parts, stacked along axis 0."""
-    pieces = []
-    for part, shape in enumerate(shapes):
-        cut = shard.cut(part, shape, dims, tp_size, tp_rank)
-        pieces.append(shape[: cut.axis] + (cut.size,) + shape[cut.axis + 1 :])
-    rows = sum(piece[0] for piece in pieces)
-    return (rows, *pieces[0][1:])
+@dataclass(frozen=True, slots=True)
+class SplitExperts:
+    """Parts of expert 0, of expert 1, ...: whole experts by expert parallelism, each cut by MoE tensor parallelism.
+
+    Source: checkpoint specification 1.3 and 3.5: moe_ep_rank = tp_rank mod moe_ep, moe_tp_rank = tp_rank div moe_ep, and a rank
+    owns consecutive experts.
+
+    Attributes:
+        axis: the axis of a part that MoE tensor parallelism cuts.
+        parts_per_expert: how many consecutive parts belong to one expert.
+    """
+
+    axis: int
+    parts_per_expert: int
+
+    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
+        """Return the rank's slice of an expert it owns, nothing of the others.
+
+        Raises:
+            TrtbuildError: the axis does not divide.
+        """
+        moe_tp_rank, moe_ep_rank = divmod(tp_rank, parallel.moe_ep_size)
+        local = dims.num_experts // parallel.moe_ep_size
+        if part // self.parts_per_expert // local != moe_ep_rank:
+            return NOTHING
+        return _even(self.axis, shape, parallel.moe_tp_size, moe_tp_rank, "moe_tp")
+
+
+def _even(axis: int, shape: tuple[int, ...], count: int, index: int, what: str) -> Cut:
+    size, rest = divmod(shape[axis], count)
+    if rest:
+        raise TrtbuildError(
+            f"axis {axis} of shape {list(shape)} cannot be split over {what}={count}", hint="use another --tp"
+        )
+    return Cut(axis, index * size, (index + 1) * size)

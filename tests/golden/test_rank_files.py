@@ -14,14 +14,23 @@ from typing import Any
 import pytest
 from tests.conftest import GOLDENS, read_safetensors
 
-FAMILIES = ("llama", "qwen2")
+FAMILIES = ("llama", "qwen2", "gpt2", "mixtral")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "fp16": (),
     "fp16_tp2": ("--tp", "2"),
     "fp16_pp2": ("--pp", "2"),
     "fp8_kvfp8": ("--quantization", "fp8", "--kv-cache", "fp8"),
     "fp8_kvfp8_tp2": ("--quantization", "fp8", "--kv-cache", "fp8", "--tp", "2"),
+    "fp8": ("--quantization", "fp8"),
+    "fp8_tp2": ("--quantization", "fp8", "--tp", "2"),
 }
+#: The exporter could not write an FP8 KV cache for mixtral, and its FP8 was exported alone for no other family.
+CASES = [
+    (family, variant)
+    for family in FAMILIES
+    for variant in VARIANTS
+    if variant.startswith("fp16") or variant.startswith("fp8_kv") == (family != "mixtral")
+]
 #: Fields of the exporter's config.json that ours does not share, and why.
 DIFFERENT = {
     "producer": "names the tool",
@@ -37,13 +46,21 @@ DIFFERENT = {
 }
 
 
+#: The same for one family: where exporter and loader disagree, the loader's rule (the specification) is followed.
+DIFFERENT_IN = {
+    "gpt2": {
+        "position_embedding_type": "the exporter writes rope_gpt_neox; GPT-2 has learned positions",
+        "hidden_act": "the loader maps gelu_new and gelu to the same function; ours keeps the source's name",
+    }
+}
+
+
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Any]:
     return {family: json.loads((GOLDENS / family / "golden.json").read_text()) for family in FAMILIES}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "variant"), CASES)
 def test_rank_files_equal_the_exporters(
     family: str, variant: str, golden: dict[str, Any], cli: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -59,14 +76,13 @@ def test_rank_files_equal_the_exporters(
         for name, entry in tensors.items():
             tensor = found[name]
             assert (tensor.dtype.name, list(tensor.shape)) == (entry["dtype"], entry["shape"]), name
-            if "value" in entry:
-                assert float(tensor[0]) == pytest.approx(entry["value"], rel=1e-6), name
+            if "values" in entry:
+                assert tensor.reshape(-1).tolist() == pytest.approx(entry["values"], rel=1e-6), name
             else:
                 assert hashlib.sha256(tensor.tobytes()).hexdigest() == entry["sha256"], name
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "variant"), CASES)
 def test_config_fields_equal_the_exporters(
     family: str, variant: str, golden: dict[str, Any], cli: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -87,7 +103,7 @@ def test_config_fields_equal_the_exporters(
         "exclude_modules", None
     )  # ours lists all six patterns the loader needs, theirs lm_head alone
     theirs["quantization"].pop("exclude_modules", None)
-    shared = {key: value for key, value in theirs.items() if key not in DIFFERENT}
+    shared = {key: value for key, value in theirs.items() if key not in DIFFERENT | DIFFERENT_IN.get(family, {})}
     assert {key: ours.get(key) for key in shared} == shared
 
 
@@ -100,7 +116,7 @@ def test_the_rotary_base_that_the_exporter_loses_is_written(
     assert json.loads(out)["config"]["rotary_base"] == 500000.0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
 def test_float32_calibration_differs_only_slightly(
     family: str, golden: dict[str, Any], cli: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -112,4 +128,4 @@ def test_float32_calibration_differs_only_slightly(
     found = read_safetensors(tmp_path / "out" / "rank0.safetensors")
     for name, entry in golden[family]["fp8_kvfp8"]["ranks"][0].items():
         if name.endswith(("weights_scaling_factor", "activation_scaling_factor")):
-            assert float(found[name][0]) == pytest.approx(entry["value"], rel=3e-3), name
+            assert float(found[name][0]) == pytest.approx(entry["values"][0], rel=3e-3), name

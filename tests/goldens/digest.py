@@ -26,7 +26,7 @@ def condense(folder: Path) -> dict[str, Any]:
         for name, tensor in sorted(read_safetensors(file).items()):
             entry: dict[str, Any] = {"dtype": tensor.dtype.name, "shape": list(tensor.shape)}
             if name.endswith("scaling_factor"):
-                entry["value"] = float(tensor.reshape(-1)[0])
+                entry["values"] = tensor.reshape(-1).tolist()
             else:
                 entry["sha256"] = hashlib.sha256(tensor.tobytes()).hexdigest()
             entries[name] = entry

@@ -12,76 +12,83 @@ from typing import Any
 from trtbuild.arch.rules import ArchSpec, WeightRule
 from trtbuild.dims import ConfigReader, ModelDims, read_dims
 from trtbuild.errors import TrtbuildError
+from trtbuild.rope import Rope
 from trtbuild.shard import Replicate, Split, SplitQKV, SplitVocab
 
-_LAYER = "transformer.layers.{layer}"
-_HF = "model.layers.{layer}"
-_QKV = tuple(f"{_HF}.self_attn.{part}_proj" for part in "qkv")
+LAYER = "transformer.layers.{layer}"
+HF = "model.layers.{layer}"
+_QKV = tuple(f"{HF}.self_attn.{part}_proj" for part in "qkv")
 
 
 def _qkv_rows(dims: ModelDims) -> tuple[int, int, int]:
     return dims.q_size, dims.kv_size, dims.kv_size
 
 
-RULES: tuple[WeightRule, ...] = (
+EMBEDDING: tuple[WeightRule, ...] = (
     WeightRule(
         "transformer.vocab_embedding.weight", ("model.embed_tokens.weight",),
         lambda d: ((d.vocab_size, d.hidden_size),), SplitVocab(), stage="first",
     ),
+)  # fmt: skip
+ATTENTION: tuple[WeightRule, ...] = (
     WeightRule(
-        f"{_LAYER}.input_layernorm.weight", (f"{_HF}.input_layernorm.weight",), lambda d: ((d.hidden_size,),), Replicate()
+        f"{LAYER}.input_layernorm.weight", (f"{HF}.input_layernorm.weight",), lambda d: ((d.hidden_size,),), Replicate()
     ),
     WeightRule(
-        f"{_LAYER}.attention.qkv.weight", tuple(f"{name}.weight" for name in _QKV),
+        f"{LAYER}.attention.qkv.weight", tuple(f"{name}.weight" for name in _QKV),
         lambda d: tuple((rows, d.hidden_size) for rows in _qkv_rows(d)), SplitQKV(), quantizable=True, scale_group="qkv",
     ),
     WeightRule(
-        f"{_LAYER}.attention.qkv.bias", tuple(f"{name}.bias" for name in _QKV),
+        f"{LAYER}.attention.qkv.bias", tuple(f"{name}.bias" for name in _QKV),
         lambda d: tuple((rows,) for rows in _qkv_rows(d)), SplitQKV(), when=lambda d: d.qkv_bias,
     ),
     WeightRule(
-        f"{_LAYER}.attention.q_layernorm.weight", (f"{_HF}.self_attn.q_norm.weight",),
+        f"{LAYER}.attention.q_layernorm.weight", (f"{HF}.self_attn.q_norm.weight",),
         lambda d: ((d.head_dim,),), Replicate(), when=lambda d: d.qk_norm,
     ),
     WeightRule(
-        f"{_LAYER}.attention.k_layernorm.weight", (f"{_HF}.self_attn.k_norm.weight",),
+        f"{LAYER}.attention.k_layernorm.weight", (f"{HF}.self_attn.k_norm.weight",),
         lambda d: ((d.head_dim,),), Replicate(), when=lambda d: d.qk_norm,
     ),
     WeightRule(
-        f"{_LAYER}.attention.dense.weight", (f"{_HF}.self_attn.o_proj.weight",),
+        f"{LAYER}.attention.dense.weight", (f"{HF}.self_attn.o_proj.weight",),
         lambda d: ((d.hidden_size, d.q_size),), Split(1), quantizable=True, scale_group="dense",
     ),
     WeightRule(
-        f"{_LAYER}.attention.dense.bias", (f"{_HF}.self_attn.o_proj.bias",),
+        f"{LAYER}.attention.dense.bias", (f"{HF}.self_attn.o_proj.bias",),
         lambda d: ((d.hidden_size,),), Replicate(), when=lambda d: d.dense_bias,
     ),
     WeightRule(
-        f"{_LAYER}.post_layernorm.weight", (f"{_HF}.post_attention_layernorm.weight",), lambda d: ((d.hidden_size,),), Replicate()
+        f"{LAYER}.post_layernorm.weight", (f"{HF}.post_attention_layernorm.weight",), lambda d: ((d.hidden_size,),), Replicate()
     ),
+)  # fmt: skip
+MLP: tuple[WeightRule, ...] = (
     WeightRule(
-        f"{_LAYER}.mlp.fc.weight", (f"{_HF}.mlp.gate_proj.weight",),
+        f"{LAYER}.mlp.fc.weight", (f"{HF}.mlp.gate_proj.weight",),
         lambda d: ((d.intermediate_size, d.hidden_size),), Split(0), quantizable=True, scale_group="gate_up",
     ),
     WeightRule(
-        f"{_LAYER}.mlp.fc.bias", (f"{_HF}.mlp.gate_proj.bias",),
+        f"{LAYER}.mlp.fc.bias", (f"{HF}.mlp.gate_proj.bias",),
         lambda d: ((d.intermediate_size,),), Split(0), when=lambda d: d.mlp_bias,
     ),
     WeightRule(
-        f"{_LAYER}.mlp.gate.weight", (f"{_HF}.mlp.up_proj.weight",),
+        f"{LAYER}.mlp.gate.weight", (f"{HF}.mlp.up_proj.weight",),
         lambda d: ((d.intermediate_size, d.hidden_size),), Split(0), quantizable=True, scale_group="gate_up",
     ),
     WeightRule(
-        f"{_LAYER}.mlp.gate.bias", (f"{_HF}.mlp.up_proj.bias",),
+        f"{LAYER}.mlp.gate.bias", (f"{HF}.mlp.up_proj.bias",),
         lambda d: ((d.intermediate_size,),), Split(0), when=lambda d: d.mlp_bias,
     ),
     WeightRule(
-        f"{_LAYER}.mlp.proj.weight", (f"{_HF}.mlp.down_proj.weight",),
+        f"{LAYER}.mlp.proj.weight", (f"{HF}.mlp.down_proj.weight",),
         lambda d: ((d.hidden_size, d.intermediate_size),), Split(1), quantizable=True, scale_group="down",
     ),
     WeightRule(
-        f"{_LAYER}.mlp.proj.bias", (f"{_HF}.mlp.down_proj.bias",),
+        f"{LAYER}.mlp.proj.bias", (f"{HF}.mlp.down_proj.bias",),
         lambda d: ((d.hidden_size,),), Replicate(), when=lambda d: d.mlp_bias,
     ),
+)  # fmt: skip
+HEAD: tuple[WeightRule, ...] = (
     WeightRule("transformer.ln_f.weight", ("model.norm.weight",), lambda d: ((d.hidden_size,),), Replicate(), stage="last"),
     WeightRule(
         "lm_head.weight", ("lm_head.weight",),
@@ -94,6 +101,8 @@ RULES: tuple[WeightRule, ...] = (
     ),
 )  # fmt: skip
 
+RULES = (*EMBEDDING, *ATTENTION, *MLP, *HEAD)
+
 #: Buffers that old checkpoints carry although they are computed from config.json.
 IGNORED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
 
@@ -103,12 +112,16 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
     bias = read.flag("attention_bias", read.flag("bias", False))
     # Configs of the first Llama models are silent about both.
     implied = {"num_key_value_heads": config.get("num_attention_heads"), "max_position_embeddings": 2048}
-    flags = {"qkv_bias": bias, "dense_bias": bias, "mlp_bias": read.flag("mlp_bias", False)}
-    return require_silu(read_dims(config, architecture=architecture, where=where, implied=implied, **flags), where)
+    flags: dict[str, Any] = {"qkv_bias": bias, "dense_bias": bias, "mlp_bias": read.flag("mlp_bias", False)}
+    rope = Rope.from_hf_config(config, where=where)
+    return require_silu(
+        read_dims(config, architecture=architecture, where=where, implied=implied, rope=rope, **flags), where
+    )
 
 
 def _mistral_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    return require_silu(read_dims(config, architecture=architecture, where=where, implied={}), where)
+    rope = Rope.from_hf_config(config, where=where)
+    return require_silu(read_dims(config, architecture=architecture, where=where, implied={}, rope=rope), where)
 
 
 def require_silu(dims: ModelDims, where: str) -> ModelDims:

@@ -9,6 +9,7 @@ from trtbuild.arch.llama import IGNORED, RULES, require_silu
 from trtbuild.arch.rules import ArchSpec
 from trtbuild.dims import ConfigReader, ModelDims, read_dims
 from trtbuild.errors import TrtbuildError
+from trtbuild.rope import Rope
 
 #: `seq_length` must be in the file; NVIDIA's translation writes this when Hugging Face has none (1.6.2).
 _SEQ_LENGTH = 8192
@@ -16,7 +17,8 @@ _SEQ_LENGTH = 8192
 _QWEN3_HEAD_DIM = 128
 
 
-def _refuse_windows(config: Mapping[str, Any], where: str) -> None:
+def refuse_windows(config: Mapping[str, Any], where: str) -> None:
+    """Raise TrtbuildError when only some layers have a sliding window."""
     kinds = config.get("layer_types") or []
     if ConfigReader(config, where).flag("use_sliding_window", False) or any(kind != "full_attention" for kind in kinds):
         raise TrtbuildError(
@@ -25,23 +27,34 @@ def _refuse_windows(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _qwen2_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    _refuse_windows(config, where)
-    return require_silu(read_dims(config, architecture=architecture, where=where, implied={}, qkv_bias=True), where)
-
-
-def _qwen3_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    _refuse_windows(config, where)
-    bias = ConfigReader(config, where).flag("attention_bias", False)
-    if bias:
+def refuse_qwen3_bias(config: Mapping[str, Any], where: str) -> None:
+    """Raise TrtbuildError when a Qwen3 config asks for attention biases."""
+    if ConfigReader(config, where).flag("attention_bias", False):
         raise TrtbuildError(
             f"{where}: attention_bias = true is not supported for Qwen3", hint="the loader has no biases for it"
         )
+
+
+def _qwen2_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
+    refuse_windows(config, where)
+    rope = Rope.from_hf_config(config, where=where)
+    return require_silu(
+        read_dims(config, architecture=architecture, where=where, implied={}, rope=rope, qkv_bias=True), where
+    )
+
+
+def _qwen3_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
+    refuse_windows(config, where)
+    refuse_qwen3_bias(config, where)
+    rope = Rope.from_hf_config(config, where=where)
     implied = {"head_dim": _QWEN3_HEAD_DIM}
-    return require_silu(read_dims(config, architecture=architecture, where=where, implied=implied, qk_norm=True), where)
+    return require_silu(
+        read_dims(config, architecture=architecture, where=where, implied=implied, rope=rope, qk_norm=True), where
+    )
 
 
-def _config_fields(dims: ModelDims, source: Mapping[str, Any]) -> dict[str, Any]:
+def config_fields(dims: ModelDims, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that every Qwen checkpoint has."""
     return {
         "qwen_type": dims.model_type,
         "attn_bias": dims.qkv_bias,
@@ -51,12 +64,13 @@ def _config_fields(dims: ModelDims, source: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _hf_fields(_config: Mapping[str, Any]) -> dict[str, Any]:
+def hf_fields(_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that every Qwen config needs to be read as full attention."""
     return {"use_sliding_window": False, "sliding_window": None}
 
 
 def _qwen3_hf_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_hf_fields(config), "attention_bias": False}
+    return {**hf_fields(config), "attention_bias": False}
 
 
 QWEN2 = ArchSpec(
@@ -64,8 +78,8 @@ QWEN2 = ArchSpec(
     read_dims=_qwen2_dims,
     rules=RULES,
     ignored=IGNORED,
-    config_fields=_config_fields,
-    hf_fields=_hf_fields,
+    config_fields=config_fields,
+    hf_fields=hf_fields,
 )
 
 QWEN3 = ArchSpec(
@@ -73,6 +87,6 @@ QWEN3 = ArchSpec(
     read_dims=_qwen3_dims,
     rules=RULES,
     ignored=IGNORED,
-    config_fields=_config_fields,
+    config_fields=config_fields,
     hf_fields=_qwen3_hf_fields,
 )

@@ -19,6 +19,16 @@ ARCHITECTURES: dict[str, str] = {
     "MistralForCausalLM": "trtbuild.arch.llama:MISTRAL",
     "Qwen2ForCausalLM": "trtbuild.arch.qwen:QWEN2",
     "Qwen3ForCausalLM": "trtbuild.arch.qwen:QWEN3",
+    "MixtralForCausalLM": "trtbuild.arch.moe:MIXTRAL",
+    "Qwen2MoeForCausalLM": "trtbuild.arch.moe:QWEN2_MOE",
+    "Qwen3MoeForCausalLM": "trtbuild.arch.moe:QWEN3_MOE",
+    "GemmaForCausalLM": "trtbuild.arch.gemma:GEMMA",
+    "Gemma2ForCausalLM": "trtbuild.arch.gemma:GEMMA2",
+    "Gemma3ForCausalLM": "trtbuild.arch.gemma:GEMMA3",
+    "Phi3ForCausalLM": "trtbuild.arch.phi:PHI3",
+    "GPT2LMHeadModel": "trtbuild.arch.gpt2:GPT2",
+    "GPTNeoXForCausalLM": "trtbuild.arch.gpt_neox:GPT_NEOX",
+    "FalconForCausalLM": "trtbuild.arch.falcon:FALCON",
 }
 #: Hugging Face model type -> architecture, for configs that name no architecture.
 MODEL_TYPES: dict[str, str] = {
@@ -26,6 +36,16 @@ MODEL_TYPES: dict[str, str] = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "falcon": "FalconForCausalLM",
 }
 
 

@@ -1,12 +1,16 @@
 """Carries out a ConversionPlan: reads every source tensor in row blocks, encodes it once, and cuts it per rank.
 
-Memory bound: a few times `BLOCK_BYTES`, whatever the size of the model or of its largest tensor.
+Groups of tensors that share scales are independent of each other, so several threads work on one each: reading, encoding, hashing and
+writing overlap. Memory bound: `memory_bytes`, whatever the size of the model or of its largest tensor.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,25 +19,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtbuild.convert.blocks import BlockSource, is_finite, magnitude_bits
+from trtbuild.convert.journal import Journal
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.writer import RankWriter
 from trtbuild.dtypes import TO_CONFIG, numpy_dtype
 from trtbuild.errors import TrtbuildError
-from trtbuild.layout import Slot
+from trtbuild.layout import Part, Slot
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES
 from trtbuild.quant.stats import CalibrationStats
-from trtbuild.safetensors_file import SourceTensor, TensorReader, num_rows
+from trtbuild.safetensors_file import TensorReader
 
 logger = logging.getLogger(__name__)
 
-#: Source bytes of one row block.
-BLOCK_BYTES = 16 * 2**20
-#: Exponent bits of each float format: all set means infinity or NaN.
-_EXPONENT: dict[str, tuple[type[np.unsignedinteger[Any]], int]] = {
-    "F16": (np.uint16, 0x7C00),
-    "BF16": (np.uint16, 0x7F80),
-    "F32": (np.uint32, 0x7F800000),
-}
+#: Memory of a conversion above that of the interpreter, bytes.
+DEFAULT_MEMORY_BYTES = 2**30
+#: More threads than this only wait for the disk.
+_MOST_WORKERS = 8
+LARGEST_BLOCK_BYTES, SMALLEST_BLOCK_BYTES = 16 * 2**20, 2**18
+#: A worker holds a raw block, its float32 form, a quotient, codes and a rank's copy at most: this many times the raw block.
+_BLOCKS_PER_WORKER = 8
+#: Share of the memory that keeps groups which are gone through twice.
+_CACHE_SHARE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,133 +51,228 @@ class ConversionResult:
     kv_scales: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    workers: int
+    block_bytes: int
+    cache_bytes: int
+
+    @classmethod
+    def of(cls, memory_bytes: int) -> _Budget:
+        workers = max(min(os.cpu_count() or 1, _MOST_WORKERS), 1)
+        block = memory_bytes // (workers * _BLOCKS_PER_WORKER * _CACHE_SHARE)
+        return cls(
+            workers=workers,
+            block_bytes=min(max(block, SMALLEST_BLOCK_BYTES), LARGEST_BLOCK_BYTES),
+            cache_bytes=memory_bytes // (_CACHE_SHARE * workers),
+        )
+
+
 def execute(
-    plan: ConversionPlan, folder: Path, *, stats: CalibrationStats | None, advance: Callable[[int], None]
+    plan: ConversionPlan,
+    folder: Path,
+    *,
+    stats: CalibrationStats | None,
+    advance: Callable[[int], None],
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ConversionResult:
-    """Write all rank files of a plan into an existing, empty folder.
+    """Write all rank files of a plan into a folder; what an interrupted run of the same plan finished there is kept.
 
     Args:
         plan: what to write.
-        folder: where to.
+        folder: where to; empty, or left by an interrupted run of the same plan.
         stats: calibrated ranges; needed when `plan.needs_calibration`.
         advance: called with the source bytes that were just finished.
+        memory_bytes: what may be used above the interpreter.
 
     Raises:
         TrtbuildError: a weight is not finite, does not fit the dtype, or cannot be read.
     """
-    layout = plan.layout
     with ExitStack() as stack:
         reader = stack.enter_context(TensorReader())
+        journal = stack.enter_context(Journal(folder))
         writers: list[RankWriter] = []
-        for rank in layout.parallel.ranks():
-            writer = RankWriter(folder / f"rank{rank.index}.safetensors", layout.tensors(rank))
+        for rank in plan.layout.parallel.ranks():
+            name = f"rank{rank.index}.safetensors"
+            writer = RankWriter(folder / name, plan.layout.tensors(rank), done=journal.done(name))
             stack.callback(writer.close)
             writers.append(writer)
-        for group in _groups(plan):
-            _convert_group(plan, group, reader, writers, stats, advance)
+        work = _Work(plan, reader, writers, journal, stats, advance, _Budget.of(memory_bytes))
+        work.run()
         kv_scales = _write_kv_scales(plan, writers, stats)
         digests = {f"rank{index}.safetensors": writer.finish() for index, writer in enumerate(writers)}
+    journal.remove()
     return ConversionResult(digests, kv_scales)
 
 
 def _groups(plan: ConversionPlan) -> list[list[Slot]]:
     """Return the slots by shared scales, in storage order; a slot without a scale group is alone."""
     groups: dict[tuple[int, str], list[Slot]] = {}
-    for slot in plan.layout.slots():
+    for slot in plan.layout.slots:
         groups.setdefault((slot.layer, slot.rule.scale_group or slot.target), []).append(slot)
     return list(groups.values())
 
 
-def _convert_group(
-    plan: ConversionPlan,
-    group: list[Slot],
-    reader: TensorReader,
-    writers: list[RankWriter],
-    stats: CalibrationStats | None,
-    advance: Callable[[int], None],
-) -> None:
-    layout = plan.layout
-    parallel, scheme = layout.parallel, layout.scheme
-    quantized = layout.is_quantized(group[0])
-    scales: dict[str, NDArray[Any]] = {}
-    if quantized:
-        parts = [part for slot in group for part in plan.parts(slot)]
-        weight_amax = max(_amax(reader, part) for part in parts)
-        input_amax = (
-            stats.group_input_amax([part.name for part in parts]) if stats and scheme.needs_activations else None
+class _Stopped(Exception):
+    """Another thread failed, or the user interrupted."""
+
+
+class _Work:
+    """The groups of a plan, done by several threads."""
+
+    def __init__(
+        self,
+        plan: ConversionPlan,
+        reader: TensorReader,
+        writers: Sequence[RankWriter],
+        journal: Journal,
+        stats: CalibrationStats | None,
+        advance: Callable[[int], None],
+        budget: _Budget,
+    ) -> None:
+        self._plan, self._layout = plan, plan.layout
+        self._reader, self._writers, self._journal = reader, writers, journal
+        self._stats, self._advance, self._budget = stats, advance, budget
+        self._stop = threading.Event()
+        self._progress = threading.Lock()
+
+    def run(self) -> None:
+        """Convert all groups; the first failure stops the others after their current block."""
+        with ThreadPoolExecutor(self._budget.workers, thread_name_prefix="trtbuild-convert") as pool:
+            futures = [pool.submit(self._convert_group, group) for group in _groups(self._plan)]
+            try:
+                # With a time limit: a signal that comes just before an endless wait would not end it.
+                while (state := wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)).not_done:
+                    if any(future.exception() for future in state.done):
+                        break
+            finally:
+                self._stop.set()
+                if any(not future.done() for future in futures):
+                    pool.shutdown(cancel_futures=True)
+        failures = [error for future in futures if not future.cancelled() and (error := future.exception())]
+        for error in sorted(failures, key=lambda error: isinstance(error, _Stopped)):
+            raise error
+
+    def _convert_group(self, group: list[Slot]) -> None:
+        layout = self._layout
+        parts = [part for slot in group for part in slot.parts]
+        nbytes = sum(self._plan.part_bytes(part) for part in parts)
+        names = [(rank.index, name) for slot in group for rank, name in self._stored(slot)]
+        if all(self._writers[rank].is_done(name) for rank, name in names):
+            self._report(nbytes)
+            return
+        source = BlockSource(
+            self._plan.source.tensors, self._reader, parts,
+            block_bytes=self._budget.block_bytes, cache_bytes=self._budget.cache_bytes,
+        )  # fmt: skip
+        scales = self._scales(group, source) if layout.is_quantized(group[0]) else {}
+        for slot in group:
+            self._write_scales(slot, scales)
+            self._write_weight(slot, source, scales)
+            logger.debug("%s <- %s", slot.target, ", ".join(slot.sources[:4]))
+        self._journal.add({(f"rank{rank}.safetensors", name): self._writers[rank].digest(name) for rank, name in names})
+
+    def _stored(self, slot: Slot) -> Iterator[tuple[Any, str]]:
+        """Yield (rank, tensor name) of everything that is written for a slot."""
+        suffixes = (
+            [scale.suffix for scale in self._layout.scheme.scale_tensors] if self._layout.is_quantized(slot) else []
         )
-        scales = scheme.scales(weight_amax=weight_amax, input_amax=input_amax)
-    for slot in group:
-        held = [rank for rank in parallel.ranks() if rank.pp_rank == slot.pp_rank]
-        for suffix, value in scales.items():
-            for rank in held:
-                writers[rank.index].append(f"{slot.module}.{suffix}", value)
-        for number, part in enumerate(plan.parts(slot)):
-            cuts = [
-                (writers[rank.index], slot.shard.cut(number, part.shape, plan.dims, parallel.tp_size, rank.tp_rank))
-                for rank in held
-            ]
-            for start, block in _blocks(reader, part):
-                encoded = scheme.encode(_exact(block), scales) if quantized else _cast(block, part, layout.dtype)
+        for rank in self._layout.parallel.ranks():
+            if rank.pp_rank == slot.pp_rank:
+                yield rank, slot.target
+                for suffix in suffixes:
+                    yield rank, f"{slot.module}.{suffix}"
+
+    def _scales(self, group: list[Slot], source: BlockSource) -> dict[int | None, dict[str, NDArray[Any]]]:
+        """Return the scale tensors of a group, by expert; None is the key outside of experts."""
+        scheme, stats = self._layout.scheme, self._stats
+        parts = [part for slot in group for part in slot.parts]
+        input_amax = None
+        if scheme.needs_activations:
+            assert stats is not None
+            input_amax = stats.group_input_amax([part.module for part in parts])
+        weight_amax: dict[int | None, float] = {}
+        for part in parts:
+            self._check_stopped()
+            weight_amax[part.expert] = max(weight_amax.get(part.expert, 0.0), source.amax(part))
+        return {expert: scheme.scales(weight_amax=amax, input_amax=input_amax) for expert, amax in weight_amax.items()}
+
+    def _write_scales(self, slot: Slot, scales: dict[int | None, dict[str, NDArray[Any]]]) -> None:
+        if not scales:
+            return
+        for rank in self._layout.parallel.ranks():
+            if rank.pp_rank != slot.pp_rank:
+                continue
+            experts = self._layout.local_experts(slot, rank.tp_rank)
+            for scale in self._layout.scheme.scale_tensors:
+                first = scales[experts[0] if experts else None][scale.suffix]
+                if experts and scale.is_per_expert:
+                    first = np.stack([scales[expert][scale.suffix] for expert in experts])
+                self._writers[rank.index].append(f"{slot.module}.{scale.suffix}", first)
+
+    def _write_weight(self, slot: Slot, source: BlockSource, scales: dict[int | None, dict[str, NDArray[Any]]]) -> None:
+        layout = self._layout
+        held = [
+            (self._writers[rank.index], {piece.number: piece.cut for piece in layout.pieces(slot, rank.tp_rank)})
+            for rank in layout.parallel.ranks()
+            if rank.pp_rank == slot.pp_rank
+        ]
+        for number, part in enumerate(slot.parts):
+            cuts = [(writer, cut[number]) for writer, cut in held if number in cut]
+            encode = self._encoder(slot, part, source.dtype(part), scales)
+            for start, block in source.blocks(part):
+                self._check_stopped()
+                encoded = encode(block)
                 for writer, cut in cuts:
                     if cut.axis:
                         writer.append(slot.target, encoded[:, cut.start : cut.stop])
                     elif start < cut.stop and cut.start < start + len(block):
                         writer.append(slot.target, encoded[max(cut.start - start, 0) : cut.stop - start])
-                advance(block.nbytes)
+                self._report(block.nbytes)
             for writer, cut in cuts:
                 writer.pad_rows(slot.target, cut.pad)
-        logger.debug("%s <- %s", slot.target, ", ".join(slot.sources))
 
+    def _encoder(
+        self, slot: Slot, part: Part, source_dtype: str, scales: dict[int | None, dict[str, NDArray[Any]]]
+    ) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """Return what turns a block of a part into what is stored of it."""
+        dtype = self._layout.stored_dtype(slot)
+        if not scales:
+            offset = slot.rule.offset
+            if source_dtype == dtype and not offset:
+                return lambda block: block
+            return lambda block: _cast(block, part, dtype, offset)
+        scheme, own = self._layout.scheme, scales[part.expert]
+        return lambda block: scheme.encode(block.astype(np.float32), own)
 
-def _blocks(reader: TensorReader, info: SourceTensor) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield (first row, rows) until the tensor is read."""
-    rows = num_rows(info.shape)
-    step = max(BLOCK_BYTES * rows // max(info.nbytes, 1), 1)
-    for start in range(0, rows, step):
-        block = info.read_rows(reader, start, min(start + step, rows))
-        _require_finite(block, info)
-        yield start, block
+    def _check_stopped(self) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+
+    def _report(self, nbytes: int) -> None:
+        with self._progress:
+            self._advance(nbytes)
 
 
 def require_finite_source(plan: ConversionPlan) -> None:
     """Read every tensor of the source and raise TrtbuildError for the first that holds NaN or infinity."""
     with TensorReader() as reader:
-        for slot in plan.layout.slots():
-            for part in plan.parts(slot):
-                for _ in _blocks(reader, part):
-                    pass
+        for slot in plan.layout.slots:
+            source = BlockSource(
+                plan.source.tensors, reader, slot.parts, block_bytes=LARGEST_BLOCK_BYTES, cache_bytes=0
+            )
+            for part in slot.parts:
+                source.amax(part)
 
 
-def _require_finite(block: NDArray[Any], info: SourceTensor) -> None:
-    integer, mask = _EXPONENT[info.dtype]
-    bits = block.view(integer)
-    bad = int(np.count_nonzero((bits & integer(mask)) == mask))
-    if bad:
-        raise TrtbuildError(
-            f"{info.path}: tensor {info.name} holds {bad} values that are NaN or infinite",
-            hint="the checkpoint is damaged; use another copy",
-        )
-
-
-def _exact(block: NDArray[Any]) -> NDArray[np.float32]:
-    return block.astype(np.float32)
-
-
-def _amax(reader: TensorReader, info: SourceTensor) -> float:
-    return max((float(np.abs(_exact(block)).max(initial=0.0)) for _, block in _blocks(reader, info)), default=0.0)
-
-
-def _cast(block: NDArray[Any], info: SourceTensor, dtype: str) -> NDArray[Any]:
-    if info.dtype == dtype:
-        return block
+def _cast(block: NDArray[Any], part: Part, dtype: str, offset: float) -> NDArray[Any]:
     with np.errstate(over="ignore"):
-        result = _exact(block).astype(numpy_dtype(dtype))
-    integer, mask = _EXPONENT[dtype]
-    overflown = int(np.count_nonzero((result.view(integer) & integer(mask)) == mask))
-    if overflown:
+        exact = block.astype(np.float32)
+        result: NDArray[Any] = (exact + np.float32(offset) if offset else exact).astype(numpy_dtype(dtype))
+    if not is_finite(magnitude_bits(result, dtype), dtype):
+        overflown = int(np.count_nonzero(~np.isfinite(result.astype(np.float32))))
         raise TrtbuildError(
-            f"tensor {info.name}: {overflown} values are too large for {TO_CONFIG[dtype]}",
+            f"tensor {part.source}: {overflown} values are too large for {TO_CONFIG[dtype]}",
             hint="use --dtype bfloat16 (or float32)",
         )
     return result

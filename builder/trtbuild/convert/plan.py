@@ -6,23 +6,25 @@ not how to do it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from trtbuild.arch.registry import resolve
+from trtbuild.arch.rules import ArchSpec
 from trtbuild.dims import ModelDims
-from trtbuild.dtypes import FLOATS, FROM_CONFIG, TO_CONFIG
+from trtbuild.dtypes import FLOATS, FROM_CONFIG, SIZES, TO_CONFIG
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.layout import Layout, Slot
+from trtbuild.layout import Layout, Part
 from trtbuild.names import QUANTIZATIONS, available
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import load_scheme
+from trtbuild.rope import Rope
 from trtbuild.safetensors_file import SourceTensor
-from trtbuild.shard import local_shape
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import require_target
 
@@ -56,14 +58,14 @@ class ConversionPlan:
         """Whether the model must be run on sample texts first."""
         return self.layout.scheme.needs_activations or self.layout.kv_format is not None
 
-    def parts(self, slot: Slot) -> tuple[SourceTensor, ...]:
-        """Return the source tensors of a slot."""
-        return tuple(self.source.tensors[name] for name in slot.sources)
+    def part_bytes(self, part: Part) -> int:
+        """Return the bytes of a part as the source holds it."""
+        return math.prod(part.shape) * SIZES[self.source.tensors[part.source].dtype]
 
     @property
     def read_bytes(self) -> int:
         """Bytes of source tensors that are read, each counted once per use."""
-        return sum(part.nbytes for slot in self.layout.slots() for part in self.parts(slot))
+        return sum(self.part_bytes(part) for slot in self.layout.slots for part in slot.parts)
 
     @property
     def write_bytes(self) -> int:
@@ -88,14 +90,21 @@ class ConversionPlan:
             "max_position_embeddings": dims.max_position_embeddings,
             "hidden_act": dims.hidden_act,
             "norm_epsilon": dims.norm_epsilon,
-            "position_embedding_type": "rope_gpt_neox",
-            "rotary_base": dims.rope.theta,
-            "rotary_scaling": dict(dims.rope.scaling) if dims.rope.scaling else None,
+            **_rotary(dims.rope),
             "tie_word_embeddings": dims.tie_word_embeddings,
             "use_parallel_embedding": parallel.vocab_embedding,
             "embedding_sharding_dim": 0,
             **layout.arch.config_fields(dims, self.source.config),
-            "mapping": {"world_size": parallel.world_size, "tp_size": parallel.tp_size, "pp_size": parallel.pp_size},
+            "mapping": {
+                "world_size": parallel.world_size,
+                "tp_size": parallel.tp_size,
+                "pp_size": parallel.pp_size,
+                **(
+                    {"moe_tp_size": parallel.moe_tp_size, "moe_ep_size": parallel.moe_ep_size}
+                    if dims.num_experts
+                    else {}
+                ),
+            },
             "quantization": {
                 **layout.scheme.config(),
                 "kv_cache_quant_algo": layout.kv_format.quant_algo if layout.kv_format else None,
@@ -158,27 +167,69 @@ def plan_conversion(source: SourceCheckpoint, options: ConversionOptions) -> Con
             f"{where}: num_hidden_layers={dims.num_layers}, but the folder holds {len(source.tensors)} tensors in all",
             hint="config.json and the weights do not belong together",
         )
-    options.parallel.check(dims)
+    parallel = _parallel(options.parallel, arch, dims)
+    source = replace(source, tensors=_canonical(source, arch))
     layout = Layout(
         arch=arch,
         dims=dims,
-        parallel=options.parallel,
+        parallel=parallel,
         scheme=load_scheme(options.quantization),
         kv_format=KV_CACHE_FORMATS[options.kv_cache],
         dtype=_dtype(options.dtype, dims, source),
     )
     _check_tensors(source, layout)
-    return ConversionPlan(source, layout, options, tuple(_warnings(layout)))
+    return ConversionPlan(source, layout, options, tuple(_warnings(layout, options)))
 
 
-def _warnings(layout: Layout) -> Iterator[str]:
+def _rotary(rope: Rope | None) -> dict[str, Any]:
+    if rope is None:
+        return {}
+    return {
+        "position_embedding_type": "rope_gpt_neox",
+        "rotary_base": rope.theta,
+        "rotary_scaling": dict(rope.scaling) if rope.scaling else None,
+    }
+
+
+def _parallel(asked: Parallel, arch: ArchSpec, dims: ModelDims) -> Parallel:
+    """Return how the model will be cut.
+
+    Raises:
+        TrtbuildError: it cannot be cut as asked.
+    """
+    asked.check(dims)
+    if asked.pp_size > 1 and not arch.has_pipeline:
+        raise TrtbuildError(
+            f"{dims.architecture} has no pipeline parallelism in TensorRT-LLM, pp={asked.pp_size} was asked for",
+            hint="use --pp 1 and a larger --tp",
+        )
+    return replace(asked, vocab_embedding=asked.vocab_embedding or (arch.shards_embedding and asked.tp_size > 1))
+
+
+def _canonical(source: SourceCheckpoint, arch: ArchSpec) -> dict[str, SourceTensor]:
+    """Return the tensors by the names that the rules know."""
+    tensors: dict[str, SourceTensor] = {}
+    for name, tensor in source.tensors.items():
+        own = next((new + name[len(old) :] for old, new in arch.prefixes if name.startswith(old)), name)
+        if own in tensors:
+            raise TrtbuildError(
+                f"{source.path} holds {own} twice, once as {name}",
+                hint="remove the files that do not belong to the model",
+            )
+        tensors[own] = tensor
+    return tensors
+
+
+def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     """Say what will be done beyond what was asked, and what the kernels may not take."""
     heads, vocab, tp_size = layout.dims.num_kv_heads, layout.dims.vocab_size, layout.parallel.tp_size
-    for slot in layout.slots():
+    for slot in layout.slots:
         if slot.rule.quantizable and slot.layer == 0:
-            yield from layout.scheme.warnings(
-                slot.module, local_shape(slot.shard, slot.shapes, layout.dims, tp_size, 0)
-            )
+            yield from layout.scheme.warnings(slot.module, layout.local_shape(slot, 0)[-2:])
+    if layout.parallel.vocab_embedding and not options.parallel.vocab_embedding:
+        yield f"the embedding is cut over the vocabulary: {layout.dims.architecture} needs that with tp={tp_size}"
+    if layout.arch.unverified and tp_size > 1:
+        yield f"unverified: {layout.arch.unverified}"
     if heads < tp_size:
         yield f"each of the {heads} kv heads is held by {tp_size // heads} ranks, since tp={tp_size}"
     if vocab % tp_size:
@@ -219,13 +270,13 @@ def _check_tensors(source: SourceCheckpoint, layout: Layout) -> None:
     """Compare the source with what the layout needs, in both directions: nothing missing, nothing left over."""
     used: set[str] = set()
     missing: list[str] = []
-    for slot in layout.slots():
-        for name, shape in zip(slot.sources, slot.shapes, strict=True):
-            if name in source.tensors:
-                _check_tensor(source.tensors[name], shape, source)
-                used.add(name)
-            else:
-                missing.append(name)
+    for slot in layout.slots:
+        for part in slot.parts:
+            if part.source in source.tensors:
+                _check_tensor(source.tensors[part.source], part.source_shape, source)
+                used.add(part.source)
+            elif part.source not in missing:
+                missing.append(part.source)
     architecture = layout.dims.architecture
     if missing:
         raise TrtbuildError(
@@ -262,11 +313,11 @@ def _first(names: list[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
 
-def check_options(*, quantization: str, target: str, ep_size: int) -> None:
+def check_options(*, quantization: str, target: str) -> None:
     """Refuse by name what this version does not do.
 
     Raises:
-        UsageError: an unavailable scheme or target, or expert parallelism, which no supported architecture has.
+        UsageError: an unavailable scheme or target.
     """
     require_target(target)
     if not QUANTIZATIONS.get(quantization):
@@ -274,5 +325,3 @@ def check_options(*, quantization: str, target: str, ep_size: int) -> None:
             f"quantization '{quantization}' is not available in this version",
             hint=f"available: {', '.join(available(QUANTIZATIONS))}",
         )
-    if ep_size != 1:
-        raise UsageError(f"--ep {ep_size}: no supported architecture has experts", hint="use --ep 1")

@@ -32,13 +32,18 @@ def plan_deployment(deployment: Deployment) -> ConversionPlan:
         TrtbuildError: the model cannot be converted like this.
     """
     quantization, parallel = deployment.quantization, deployment.parallel
-    check_options(quantization=quantization.scheme, target=deployment.target, ep_size=parallel.ep_size)
+    check_options(quantization=quantization.scheme, target=deployment.target)
     source = SourceCheckpoint.open(Path(deployment.model.path))
     options = ConversionOptions(
         quantization=quantization.scheme,
         kv_cache=quantization.kv_cache,
         dtype=deployment.model.dtype,
-        parallel=Parallel(parallel.tp_size, parallel.pp_size, vocab_embedding=parallel.embedding == "vocab"),
+        parallel=Parallel(
+            parallel.tp_size,
+            parallel.pp_size,
+            moe_ep_size=parallel.ep_size,
+            vocab_embedding=parallel.embedding == "vocab",
+        ),
     )
     plan = plan_conversion(source, options)
     if plan.needs_calibration:

@@ -131,7 +131,7 @@ def write_weights(reader: GGUFReader, metadata: Mapping[str, Any], path: Path) -
     from ml_dtypes import bfloat16
 
     shapes = {hf_name(tensor.name): tuple(int(size) for size in reversed(tensor.shape)) for tensor in reader.tensors}
-    writer = RankWriter(path, [StoredTensor(name, "BF16", shape) for name, shape in shapes.items()])
+    writer = RankWriter(path, [StoredTensor(name, "BF16", shape) for name, shape in shapes.items()], done={})
     try:
         for tensor in reader.tensors:
             values: NDArray[np.float32] = dequantize(tensor.data, tensor.tensor_type)

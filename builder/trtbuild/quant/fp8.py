@@ -32,7 +32,7 @@ class Fp8:
     weight_dtype: str | None = "F8_E4M3"
     scale_tensors = (
         ScaleTensor("weights_scaling_factor", "F32", (1,)),
-        ScaleTensor("activation_scaling_factor", "F32", (1,)),
+        ScaleTensor("activation_scaling_factor", "F32", (1,), is_per_expert=False),
     )
     needs_activations = True
 

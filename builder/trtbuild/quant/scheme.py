@@ -29,11 +29,16 @@ EXCLUDE_MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class ScaleTensor:
-    """A tensor stored beside a quantized weight: suffix, safetensors dtype and shape; the same on all ranks."""
+    """A tensor stored beside a quantized weight: suffix, safetensors dtype and shape; the same on all ranks.
+
+    Attributes:
+        is_per_expert: whether a weight of stacked experts has one for each, along a leading axis.
+    """
 
     suffix: str
     dtype: str
     shape: tuple[int, ...]
+    is_per_expert: bool = True
 
 
 class QuantScheme(Protocol):

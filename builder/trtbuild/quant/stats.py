@@ -28,16 +28,15 @@ class CalibrationStats:
     tokens: int
     digest: str
 
-    def group_input_amax(self, weights: Sequence[str]) -> float:
+    def group_input_amax(self, modules: Sequence[str]) -> float:
         """Return the range shared by linears that are quantized together.
 
         Args:
-            weights: names of their weight tensors.
+            modules: their Hugging Face names.
 
         Raises:
             TrtbuildError: one of them never saw an input.
         """
-        modules = [name.removesuffix(".weight") for name in weights]
         unseen = [module for module in modules if module not in self.input_amax]
         if unseen:
             raise TrtbuildError(

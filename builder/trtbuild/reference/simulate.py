@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.places import place_of
 
 E4M3_MAX = 448.0
 """Largest finite E4M3 number (OCP 8-bit floating point specification, section 5.1)."""
@@ -44,21 +46,29 @@ def round_linear_inputs(model: nn.Module, scales: Mapping[str, float]) -> None:
 
     Args:
         model: changed in place, by forward hooks.
-        scales: activation scale by module name ("model.layers.0.self_attn.q_proj").
+        scales: activation scale by module name of the checkpoint ("model.layers.0.self_attn.q_proj").
 
     Raises:
         TrtbuildError: a name is not a linear layer of the model, or a scale is not a positive number.
     """
     modules = dict(model.named_modules())
+    experts: dict[str, dict[str, float]] = {}
     for name, scale in scales.items():
-        module = modules.get(name)
-        if not isinstance(module, nn.Linear):
+        _require_scale(scale, name)
+        place = place_of(f"{name}.weight")
+        owner, _, parameter = place.parameter.rpartition(".")
+        module = modules.get(owner)
+        if place.expert is not None and module is not None:
+            experts.setdefault(owner, {})[parameter] = scale  # one for all experts of a layer
+        elif isinstance(module, (nn.Linear, Conv1D)):
+            module.register_forward_pre_hook(_InputHook(scale))
+        else:
             raise TrtbuildError(
                 f"the checkpoint has an activation scale for '{name}', which is not a linear layer of the model",
                 hint="convert the model again",
             )
-        _require_scale(scale, name)
-        module.register_forward_pre_hook(_InputHook(scale))
+    for owner, found in experts.items():
+        modules[owner].forward = _RoundedExperts(modules[owner], found["gate_up_proj"], found["down_proj"])
 
 
 def round_kv_cache(layers: Sequence[nn.Module], scales: Sequence[float], algorithm: str) -> None:
@@ -94,6 +104,31 @@ class _InputHook:
 
     def __call__(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return (round_e4m3(inputs[0], self._scale), *inputs[1:])
+
+
+class _RoundedExperts:
+    """The forward of a module of stacked experts, with the inputs of both matrix products rounded.
+
+    Follows the loop of transformers' own experts (transformers/models/mixtral/modeling_mixtral.py, MixtralExperts).
+    """
+
+    def __init__(self, experts: nn.Module, input_scale: float, inner_scale: float) -> None:
+        self._experts: Any = experts
+        self._input_scale, self._inner_scale = input_scale, inner_scale
+
+    def __call__(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the weighted sum of the chosen experts: hidden_states [tokens, hidden], the others [tokens, top_k]."""
+        experts, result = self._experts, torch.zeros_like(hidden_states)
+        rounded = round_e4m3(hidden_states, self._input_scale)
+        for expert in top_k_index.unique().tolist():
+            tokens, position = torch.where(top_k_index == expert)
+            gate, up = nn.functional.linear(rounded[tokens], experts.gate_up_proj[expert]).chunk(2, dim=-1)
+            inner = round_e4m3(experts.act_fn(gate) * up, self._inner_scale)
+            output = nn.functional.linear(inner, experts.down_proj[expert]) * top_k_weights[tokens, position, None]
+            result.index_add_(0, tokens, output.to(result.dtype))
+        return result
 
 
 class _CacheHook:

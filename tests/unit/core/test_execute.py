@@ -73,7 +73,7 @@ def test_bytes_are_kept_and_mlp_names_are_crossed(make_model: Make, tmp_path: Pa
 def test_row_and_column_slices_are_right_whatever_the_block_size(
     make_model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(module, "LARGEST_BLOCK_BYTES", block_bytes)
     folder = make_model(vocab_size=129)
     ranks, source = convert(folder, tmp_path / "out", 2, vocab_embedding=True), source_of(folder)
     down, up = source["model.layers.0.mlp.down_proj.weight"], source["model.layers.0.mlp.up_proj.weight"]

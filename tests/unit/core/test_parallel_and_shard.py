@@ -11,7 +11,7 @@ from trtbuild.arch.registry import resolve
 from trtbuild.dims import ModelDims
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.parallel import Parallel
-from trtbuild.shard import Split, SplitQKV, SplitVocab, local_shape
+from trtbuild.shard import Split, SplitQKV, SplitVocab
 
 
 def dims(**changes: int) -> ModelDims:
@@ -57,14 +57,14 @@ def test_kv_heads_are_replicated_when_tp_exceeds_them(tp: int, rank: int) -> Non
     q, kv = GQA[tp, rank]
     model = dims(num_attention_heads=4, num_kv_heads=2, head_dim=2)
     shapes = ((8, 5), (4, 5), (4, 5))
-    cuts = [SplitQKV().cut(part, shapes[part], model, tp, rank) for part in range(3)]
+    cuts = [SplitQKV().cut(part, shapes[part], model, Parallel(tp), rank) for part in range(3)]
     assert [(cut.start, cut.stop) for cut in cuts] == [q, kv, kv]
-    assert local_shape(SplitQKV(), shapes, model, tp, rank) == (q[1] - q[0] + 2 * (kv[1] - kv[0]), 5)
+    assert {cut.rows(shape) for cut, shape in zip(cuts, shapes, strict=True)} == {q[1] - q[0], kv[1] - kv[0]}
 
 
 def test_one_kv_head_is_held_by_every_rank() -> None:
     model = dims(num_attention_heads=4, num_kv_heads=1, head_dim=2)
-    assert [SplitQKV().cut(1, (2, 5), model, 2, rank).start for rank in range(2)] == [0, 0]
+    assert [SplitQKV().cut(1, (2, 5), model, Parallel(2), rank).start for rank in range(2)] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_one_kv_head_is_held_by_every_rank() -> None:
     [(50257, 2, 25129, 1), (32000, 4, 8000, 0), (151936, 8, 18992, 0), (32003, 4, 8001, 1), (5, 4, 2, 1)],
 )
 def test_vocabulary_is_padded_to_equal_pieces(vocab: int, tp: int, rows: int, padding: int) -> None:
-    cuts = [SplitVocab().cut(0, (vocab, 3), dims(), tp, rank) for rank in range(tp)]
+    cuts = [SplitVocab().cut(0, (vocab, 3), dims(), Parallel(tp), rank) for rank in range(tp)]
     assert {cut.size for cut in cuts} == {rows}
     assert [row for cut in cuts for row in range(cut.start, cut.stop)] == list(range(vocab))
     assert next(cut.pad for cut in reversed(cuts) if cut.start < cut.stop) == padding
@@ -80,7 +80,7 @@ def test_vocabulary_is_padded_to_equal_pieces(vocab: int, tp: int, rows: int, pa
 
 def test_an_axis_that_does_not_divide_is_refused() -> None:
     with pytest.raises(TrtbuildError, match="cannot be split over tp=2"):
-        Split(1).cut(0, (4, 5), dims(), 2, 0)
+        Split(1).cut(0, (4, 5), dims(), Parallel(2), 0)
 
 
 def test_heads_and_widths_that_do_not_divide_name_the_valid_sizes() -> None:

@@ -176,14 +176,20 @@ def test_totals_are_the_sums_of_what_is_listed(make_model: Make) -> None:
 @pytest.mark.parametrize("name", [name for name, module in QUANTIZATIONS.items() if module is None])
 def test_schemes_of_later_versions_are_refused_by_name(name: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' is not available"):
-        check_options(quantization=name, target="tensorrt", ep_size=1)
+        check_options(quantization=name, target="tensorrt")
 
 
 def test_targets_and_sizes_that_do_not_exist_are_refused() -> None:
     with pytest.raises(UsageError, match="'pytorch' is not available"):
-        check_options(quantization="none", target="pytorch", ep_size=1)
-    with pytest.raises(UsageError, match="no supported architecture has experts"):
-        check_options(quantization="none", target="tensorrt", ep_size=2)
+        check_options(quantization="none", target="pytorch")
+
+
+def test_experts_are_refused_where_there_are_none(make_model: Make) -> None:
+    options = ConversionOptions(parallel=Parallel(2, moe_ep_size=2))
+    with pytest.raises(TrtbuildError, match="moe_ep_size=2: LlamaForCausalLM has no experts"):
+        plan_conversion(SourceCheckpoint.open(make_model()), options)
+    with pytest.raises(UsageError, match="moe_ep_size=2 does not divide tp_size=3"):
+        Parallel(3, moe_ep_size=2)
 
 
 def test_a_converted_checkpoint_is_no_source(make_model: Make) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from trtbuild.convert.execute import require_finite_source
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.errors import TrtbuildError
+from trtbuild.places import Place, place_of
 from trtbuild.quant.calibrate.libraries import torch as import_torch
 from trtbuild.quant.calibrate.libraries import transformers as import_transformers
 from trtbuild.quant.calibrate.model import load_source_model
@@ -37,12 +38,9 @@ def calibrate(
     """
     torch = import_torch()
     import_transformers()
-    model = load_source_model(plan.source, dtype=dtype)
+    model = load_source_model(plan, dtype=dtype)
     input_amax: dict[str, Any] = {}
-    linears = sorted(
-        {name.removesuffix(".weight") for slot in plan.layout.slots() if slot.rule.quantizable for name in slot.sources}
-    )
-    handles = [model.get_submodule(name).register_forward_pre_hook(_note_input(name, input_amax)) for name in linears]
+    handles = _watch(model, plan, input_amax)
     cache = _observing_cache(plan.dims.num_layers)
     # transformers 5.24 renames the argument and warns about the old name.
     name = "cache" if "cache" in signature(model.base_model.forward).parameters else "past_key_values"
@@ -74,10 +72,55 @@ def calibrate(
     return stats
 
 
+def _watch(model: Any, plan: ConversionPlan, found: dict[str, Any]) -> list[Any]:
+    """Have the input ranges of all quantizable linears noted; return the hooks' handles."""
+    names = {part.source for slot in plan.layout.slots if slot.rule.quantizable for part in slot.parts}
+    handles = []
+    experts: dict[str, list[tuple[str, Place]]] = {}
+    for name in sorted(names):
+        place, module = place_of(name), name.removesuffix(".weight")
+        if place.expert is None:
+            linear = model.get_submodule(place.parameter.removesuffix(".weight"))
+            handles.append(linear.register_forward_pre_hook(_note_input(module, found)))
+        else:
+            experts.setdefault(place.parameter.rpartition(".")[0], []).append((module, place))
+    for block, linears in experts.items():
+        handles.append(model.get_submodule(block).register_forward_pre_hook(_note_expert_inputs(linears, found)))
+    return handles
+
+
+def _note_expert_inputs(
+    linears: list[tuple[str, Place]], found: dict[str, Any]
+) -> Callable[[Any, tuple[Any, ...]], None]:
+    """Return a hook that shows every token to every expert, as NVIDIA's exporter does: no expert stays without a range.
+
+    Args:
+        linears: (Hugging Face module, place of its weight) of all experts of a layer.
+        found: Hugging Face module -> range.
+    """
+    torch = import_torch()
+
+    def hook(experts: Any, arguments: tuple[Any, ...]) -> None:
+        hidden = arguments[0]
+        for module, place in linears:
+            if place.half is not None:
+                _widen(found, module, hidden)
+                continue
+            # The only linear of an expert whose input is not the layer's: it reads what the other two make.
+            gate, up = torch.nn.functional.linear(hidden, experts.gate_up_proj[place.expert]).chunk(2, dim=-1)
+            _widen(found, module, experts.act_fn(gate) * up)
+
+    return hook
+
+
+def _widen(found: dict[str, Any], module: str, values: Any) -> None:
+    amax = values.abs().amax().float()
+    found[module] = amax if module not in found else found[module].maximum(amax)
+
+
 def _note_input(name: str, found: dict[str, Any]) -> Callable[[Any, tuple[Any, ...]], None]:
     def hook(_module: Any, arguments: tuple[Any, ...]) -> None:
-        amax = arguments[0].abs().amax().float()
-        found[name] = amax if name not in found else found[name].maximum(amax)
+        _widen(found, name, arguments[0])
 
     return hook
 

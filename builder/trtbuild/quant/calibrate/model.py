@@ -1,24 +1,33 @@
-"""Builds the transformers model of a source folder, reading one tensor at a time. No remote code, no memory map."""
+"""Builds the transformers model of a source, reading one tensor at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from trtbuild.quant.calibrate.libraries import torch as import_torch
-from trtbuild.quant.calibrate.libraries import transformers as import_transformers
-from trtbuild.source import SourceCheckpoint
+from numpy.typing import NDArray
+
+from trtbuild.convert.plan import ConversionPlan
+from trtbuild.safetensors_file import TensorReader, num_rows
 
 
-def load_source_model(source: SourceCheckpoint, *, dtype: str) -> Any:
+def load_source_model(plan: ConversionPlan, *, dtype: str) -> Any:
     """Return the model in evaluation mode.
 
     Args:
-        source: the opened folder.
+        plan: its source is read: exactly the tensors that the conversion uses.
         dtype: "float32", "float16" or "bfloat16".
     """
-    transformers = import_transformers()
-    torch = import_torch()
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        source.path, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True, trust_remote_code=False
-    )
-    return model.eval()
+    from trtbuild.torch_model import empty_model, fill
+
+    model = empty_model(plan.source.config, dtype)
+    fill(model, _tensors(plan))
+    return model
+
+
+def _tensors(plan: ConversionPlan) -> Iterator[tuple[str, NDArray[Any]]]:
+    names = dict.fromkeys(name for slot in plan.layout.slots for name in slot.sources)
+    with TensorReader() as reader:
+        for name in names:
+            tensor = plan.source.tensors[name]
+            yield name, tensor.read_rows(reader, 0, num_rows(tensor.shape)).reshape(tensor.shape)

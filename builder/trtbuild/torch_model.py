@@ -1,0 +1,87 @@
+"""A transformers model that is built empty and filled tensor by tensor: no remote code, no memory map, no second copy.
+
+Knows transformers and where it keeps what a checkpoint holds; not where the tensors come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from trtbuild.errors import TrtbuildError
+from trtbuild.places import Place, place_of
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+def empty_model(config: Mapping[str, Any], dtype: str) -> PreTrainedModel:
+    """Return the model with allocated but unwritten parameters, and its computed buffers (RoPE frequencies) in place.
+
+    Memory that was never written takes no room, so the model grows as it is filled.
+
+    Args:
+        config: a Hugging Face config.json.
+        dtype: "float32", "bfloat16" or "float16".
+    """
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    hf_config = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    with no_init_weights():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            hf_config,
+            dtype=getattr(torch, dtype),
+            attn_implementation=attention_of(hf_config),
+            experts_implementation="eager",
+        )
+    model.tie_weights()
+    return model.requires_grad_(False).eval()
+
+
+def attention_of(config: PretrainedConfig) -> str:
+    """Return the attention of transformers that suits a model; PyTorch's own kernel cannot cap attention scores."""
+    return "eager" if getattr(config, "attn_logit_softcapping", None) is not None else "sdpa"
+
+
+def fill(model: PreTrainedModel, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]]) -> int:
+    """Give every parameter its tensors, each exactly once; return the bytes the parameters take."""
+    parameters = dict(model.named_parameters())  # names tied to another parameter are not listed
+    missing = {name: parameter.numel() for name, parameter in parameters.items()}
+    taken: set[Place] = set()
+    for name, array in tensors:
+        place = place_of(name)
+        if place.parameter not in parameters or place in taken:
+            raise TrtbuildError(
+                f"the checkpoint's tensor '{name}' has no place in {type(model).__name__}, or came twice",
+                hint="convert the model again",
+            )
+        whole = parameters[place.parameter]
+        part = whole[place.index(tuple(whole.shape))]
+        if tuple(part.shape) != array.shape:
+            raise TrtbuildError(
+                f"the checkpoint's tensor '{name}' has shape {list(array.shape)}, the model needs {list(part.shape)}",
+                hint="convert the model again",
+            )
+        part.copy_(_to_torch(array))
+        taken.add(place)
+        missing[place.parameter] -= part.numel()
+    unfilled = sorted(name for name, count in missing.items() if count)
+    if unfilled:
+        names = ", ".join(unfilled[:3]) + (", ..." if len(unfilled) > 3 else "")
+        raise TrtbuildError(
+            f"the checkpoint has no tensor for {len(unfilled)} parameters of {type(model).__name__}: {names}",
+            hint="convert the model again",
+        )
+    return sum(parameter.nbytes for parameter in parameters.values())
+
+
+def _to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a copy (a mapped file's array is read-only, which torch must not alias); bfloat16 goes by its bits."""
+    owned = np.array(array, order="C")
+    if owned.dtype.name == "bfloat16":
+        return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(owned)
