@@ -14,8 +14,8 @@ from trtbuild.safetensors_file import SourceTensor
 from trtbuild.source import SourceCheckpoint
 
 #: model_type of models whose linear modules are transformers' Conv1D, whose weight is [in, out].
-#: Source: transformers 4.57, classes that use `pytorch_utils.Conv1D`.
-CONV1D_MODEL_TYPES = ("clvp", "decision_transformer", "gpt2", "imagegpt", "openai-gpt")
+#: Source: transformers 5.24, models whose linear modules are all `pytorch_utils.Conv1D`.
+CONV1D_MODEL_TYPES = ("decision_transformer", "gpt2", "imagegpt", "openai-gpt")
 #: A checkpoint of the bare model has its names without this first part, one of the model with a head has them with it.
 _BARE = ("model.", "transformer.")
 

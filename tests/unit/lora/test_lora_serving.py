@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 from tests.unit.lora.adapters import BF16, Q, pair, write_adapter
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.lora import Adapter
+from trtbuild.lora import Adapter, merged
 from trtbuild.lora.names import IDS, MODULES, locate, target_modules
 from trtbuild.lora.serving import write_serving
+from trtbuild.safetensors_file import TensorReader
 from trtbuild.source import SourceCheckpoint
+from trtbuild_client.tensors import encode
+from trtbuild_client.wire import TensorSpec
 
 Make = Callable[..., Path]
 Cli = Callable[..., tuple[int, str, str]]
@@ -304,3 +307,31 @@ def test_errors_of_the_command_have_hints_and_exit_codes(cli: Cli, tmp_path: Pat
     assert (code, "error: " in err, "hint: " in err) == (1, True, True)
     assert cli("lora", tmp_path)[0] == 2
     assert cli("lora", tmp_path, "-o", tmp_path / "out", "--task-id", "-1")[0] == 2
+
+
+def test_the_client_sends_the_arrays_as_they_are(tmp_path: Path) -> None:
+    write_serving(Adapter.open(write_adapter(tmp_path / "adapter", llama_modules())), tmp_path / "out")
+    for name, file, dtype, dims in (
+        ("lora_weights", WEIGHTS, "FP16", (-1, -1)),
+        ("lora_config", CONFIG, "INT32", (-1, 3)),
+    ):
+        array = np.load(tmp_path / "out" / file)
+        tensor = encode(name, array, TensorSpec(dtype, dims), is_batched=True)
+        assert (tensor.shape, tensor.data) == (array.shape, array.tobytes())
+
+
+def test_served_rows_and_merged_weights_are_the_same_adapter(make_model: Make, tmp_path: Path) -> None:
+    adapter = Adapter.open(write_adapter(tmp_path / "adapter", llama_modules(), use_rslora=True))
+    base = SourceCheckpoint.open(make_model(torch_dtype="float32"))
+    write_serving(adapter, tmp_path / "out", base=base)
+    rows, config = np.load(tmp_path / "out" / WEIGHTS)[0], np.load(tmp_path / "out" / CONFIG)[0]
+    names = {identifier: name for name, identifier in LLAMA_IDS.items()}
+    changed = merged(base, adapter).tensors
+    with TensorReader() as reader:
+        for row, (module, layer, rank) in zip(rows.astype(np.float32), config.tolist(), strict=True):
+            name = next(name for name in changed if name.startswith(f"model.layers.{layer}.") and names[module] in name)
+            outputs, inputs = changed[name].shape
+            a = row[: rank * inputs].reshape(rank, inputs)
+            b = row[rank * inputs : rank * (inputs + outputs)].reshape(outputs, rank)
+            added = changed[name].read_rows(reader, 0, outputs) - base.tensors[name].read_rows(reader, 0, outputs)
+            assert np.allclose(b @ a, added, atol=2.0**-8)
