@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: B @ A is always computed in these blocks of rows, counted from row 0: a BLAS library sums in an order that depends on the
 #: shape of the product, and the bytes of a row must not depend on the block it is read in.
-TILE_ROWS = 256
+TILE_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)

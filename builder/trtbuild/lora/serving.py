@@ -199,7 +199,7 @@ def _write_weights(path: Path, found: Sequence[Row], *, width: int) -> None:
 
 def _half(info: TensorInfo, values: NDArray[np.float32], *, scaling: float = 1.0) -> NDArray[np.float16]:
     """Multiply in float32 and round to float16, half to even; raise TrtbuildError where that overflows."""
-    with np.errstate(over="ignore"):  # what overflows is an error below, with the tensor's name
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error below, with the tensor's name
         scaled = values * np.float32(scaling)
         half: NDArray[np.float16] = scaled.astype("<f2")
     if not np.isfinite(half).all():

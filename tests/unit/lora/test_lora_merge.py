@@ -116,7 +116,7 @@ def test_rows_do_not_depend_on_the_block_they_are_read_in(tmp_path: Path, transp
     tensor = merge(model, adapter).tensors[f"{Q}.weight"]
     with TensorReader() as reader:
         all_rows = tensor.read_rows(reader, 0, rows)
-        cuts = [0, 1, 2, 255, 256, 257, 400, 511, 512, 513, 524, rows]
+        cuts = [0, 1, 2, TILE_ROWS - 1, TILE_ROWS, TILE_ROWS + 1, 100, 2 * TILE_ROWS, 2 * TILE_ROWS + 1, 140, rows]
         pieces = [tensor.read_rows(reader, low, high) for low, high in itertools.pairwise(cuts)]
         nothing = tensor.read_rows(reader, 5, 5)
     assert nothing.shape == (0, columns)
@@ -251,6 +251,12 @@ def test_nan_in_the_base_and_overflow_are_told_apart(tmp_path: Path) -> None:
     write_model(tmp_path / "model", {f"{Q}.weight": np.full((2, 2), np.nan, np.float16)})
     with pytest.raises(TrtbuildError, match="model.safetensors: .*q_proj.weight holds NaN"):
         whole(merge(model, adapter), f"{Q}.weight")
+
+
+def test_a_scaling_beyond_float32_is_an_overflow(make_model: Make, tmp_path: Path) -> None:
+    source = merge(make_model(), write_adapter(tmp_path / "adapter", {Q: pair(4, 64, 64, seed=1)}, lora_alpha=1e300))
+    with pytest.raises(TrtbuildError, match="exceeds the range of BF16"):
+        whole(source, f"{Q}.weight")
 
 
 def test_merging_reads_no_weight(make_model: Make, tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ def test_a_base_that_does_not_fit_is_refused(make_model: Make, tmp_path: Path) -
         (0, 65520.0, 8, "lora_A.weight reaches 65520 with its scaling, and float16 ends at 65504"),
         (1, 40000.0, 8, "lora_B.weight reaches 80000 with its scaling"),
         (1, 3e38, 8, "lora_B.weight reaches inf with its scaling"),
+        (1, 0.0, 1e300, "lora_B.weight reaches .* with its scaling"),
         (0, np.nan, 8, "lora_A.weight holds NaN or infinite values, first in row 1"),
         (1, np.inf, 8, "lora_B.weight holds NaN or infinite values"),
     ],
