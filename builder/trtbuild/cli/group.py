@@ -12,6 +12,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("trtbuild.cli.plan:plan", "Say what a deployment will be, from headers alone; write nothing."),
     "convert": ("trtbuild.cli.convert:convert", "Convert a Hugging Face checkpoint to rank files."),
     "build": ("trtbuild.cli.build:build", "Convert and assemble everything a server needs in one folder."),
+    "lora": ("trtbuild.cli.lora:lora", "Write a LoRA adapter for TensorRT-LLM's LoRA cache."),
     "render": ("trtbuild.cli.render:render", "Render the Triton model repository."),
     "lint": ("trtbuild.cli.lint:lint", "Check a Triton model repository without a server."),
     "serve": ("trtbuild.cli.serve:serve", "Start tritonserver on a model repository."),
