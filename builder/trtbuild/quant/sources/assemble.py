@@ -143,7 +143,14 @@ def _split_kv(
 
 
 def _missing_kv(scales: Mapping[str, Mapping[int, TensorInfo]]) -> list[str]:
-    return [f"{module}.{'kv'[which]}_scale" for module, pair in scales.items() for which in (0, 1) if which not in pair]
+    """Return the names that keys or values lack, spelled like the half that is there."""
+    swap = str.maketrans("kv", "vk")
+    return [
+        f"{module}.{info.name[len(module) + 1 :].translate(swap)}"
+        for module, pair in scales.items()
+        if len(pair) == 1
+        for info in pair.values()
+    ]
 
 
 def _input_amax(formats: list[tuple[Linear, Format]], reader: TensorReader) -> list[tuple[str, float]]:

@@ -153,7 +153,7 @@ def _format(algo: object, group_size: int | None, where: str) -> Format:
             f"{where} declares quant_algo {algo!r}, which is not read",
             hint=f"read are: {', '.join(ALGORITHMS)}; convert the unquantized model instead",
         )
-    size = group_size or row.group_size
+    size = row.group_size if group_size is None else group_size
     if row.tile[1] == -1 and not (isinstance(size, int) and size > 0):
         raise TrtbuildError(
             f"{where} declares quant_algo {algo!r} with group_size {size!r}",
