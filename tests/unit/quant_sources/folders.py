@@ -19,7 +19,6 @@ NAMES = {
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
     "int64": "I64",
     "int32": "I32",
     "int8": "I8",
@@ -29,15 +28,24 @@ X = "model.layers.0.mlp.up_proj"
 EMBEDDING = "model.embed_tokens.weight"
 
 
-def write_folder(path: Path, tensors: dict[str, np.ndarray], block: dict[str, Any] | None, **config: Any) -> Path:
-    """Write config.json and one safetensors file; an unquantized embedding is added."""
+def write_folder(
+    path: Path,
+    tensors: dict[str, np.ndarray],
+    block: dict[str, Any] | None,
+    *,
+    stored_as: dict[str, str] | None = None,
+) -> Path:
+    """Write config.json and one safetensors file; an unquantized embedding is added.
+
+    `stored_as` gives tensors a safetensors dtype that numpy lacks.
+    """
     path.mkdir(parents=True, exist_ok=True)
     tensors = {EMBEDDING: np.arange(12, dtype=np.float16).reshape(4, 3), **tensors}
     header, chunks, position = {}, [], 0
     for name, array in tensors.items():
         raw = np.array(array, order="C", copy=True).tobytes()
         header[name] = {
-            "dtype": NAMES[array.dtype.name],
+            "dtype": (stored_as or {}).get(name, NAMES[array.dtype.name]),
             "shape": list(array.shape),
             "data_offsets": [position, position + len(raw)],
         }
@@ -45,10 +53,10 @@ def write_folder(path: Path, tensors: dict[str, np.ndarray], block: dict[str, An
         position += len(raw)
     encoded = json.dumps(header).encode()
     (path / "model.safetensors").write_bytes(struct.pack("<Q", len(encoded)) + encoded + b"".join(chunks))
-    full = {"model_type": "llama", "torch_dtype": "float16", **config}
+    config: dict[str, Any] = {"model_type": "llama", "torch_dtype": "float16"}
     if block is not None:
-        full["quantization_config"] = block
-    (path / "config.json").write_text(json.dumps(full))
+        config["quantization_config"] = block
+    (path / "config.json").write_text(json.dumps(config))
     return path
 
 

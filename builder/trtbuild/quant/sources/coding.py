@@ -53,8 +53,10 @@ class Plain:
 
         items = reader.read_rows(info, start, stop)
         if info.dtype == "F8_E8M0":
-            power: NDArray[np.float32] = np.ldexp(np.float32(1), items.astype(np.int32) - _E8M0_BIAS)
-            power[items == _E8M0_NAN] = np.nan
+            is_nan = items == _E8M0_NAN
+            exponents = np.where(is_nan, 0, items.astype(np.int32) - _E8M0_BIAS)
+            power: NDArray[np.float32] = np.ldexp(np.float32(1), exponents)
+            power[is_nan] = np.nan
             return power
         values: NDArray[np.float32] = items.astype(np.float32)
         return values
