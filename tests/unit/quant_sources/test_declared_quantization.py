@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.quant_sources.folders import X, read_folder, write_folder
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.quant.sources import declared_method
 from trtbuild.quant.sources.registry import METHODS
 from trtbuild.source import SourceCheckpoint
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 200) | st.floats(allow_nan=False) | st.text("abc:re(", max_size=4),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text("ab", max_size=2), children, max_size=3),
+    max_leaves=6,
+)
+_FLOAT8 = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+_GROUP = {
+    "weights": _FLOAT8,
+    "input_activations": {"num_bits": 8, "dynamic": True},
+    "targets": ["Linear"],
+    "format": None,
+}
+#: A sound declaration of each method, any value of which is replaced.
+SOUND: dict[str, dict[str, Any]] = {
+    "modelopt": {"quant_algo": "W4A16_AWQ", "group_size": 4, "kv_cache_scheme": None, "config_groups": {"g": _GROUP}},
+    "compressed-tensors": {
+        "format": "float-quantized", "config_groups": {"g": _GROUP}, "kv_cache_scheme": None, "sparsity_config": {},
+        "transform_config": {},
+    },
+    "awq": {"bits": 4, "group_size": 4, "version": "gemm", "backend": "autoawq", "zero_point": True},
+    "gptq": {"bits": 4, "group_size": 4, "checkpoint_format": "gptq", "desc_act": False, "dynamic": {}, "pack_dtype": "int32"},
+    "fp8": {"weight_block_size": [128, 128], "activation_scheme": "dynamic"},
+}  # fmt: skip
 
 AWQ = {
     "quant_method": "awq",
@@ -108,3 +136,37 @@ def test_tensors_without_a_module_stay_as_they_are(tmp_path: Path) -> None:
     block = {"quant_method": "modelopt", "quant_algo": "W8A16"}
     tensors = {"weight": np.ones(3, dtype=np.float16), f"{X}.weight": codes, f"{X}.weight_scale": scale}
     assert "weight" in read_folder(write_folder(tmp_path / "m", tensors, block)).source.tensors
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a declaration with one value replaced, at any depth."""
+    method = draw(st.sampled_from(sorted(SOUND)))
+    block: dict[str, Any] = copy.deepcopy(SOUND[method])
+    place: Any = block
+    while True:
+        key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if isinstance(place[key], dict | list) and place[key] and draw(st.booleans()):
+            place = place[key]
+            continue
+        place[key] = draw(JSON)
+        return {**block, "quant_method": method}
+
+
+def test_every_method_has_a_sound_declaration_to_damage() -> None:
+    assert set(SOUND) == set(METHODS)
+
+
+@given(block=damaged())
+@settings(max_examples=400)
+def test_whatever_the_config_holds_the_answer_is_a_message(block: dict[str, Any]) -> None:
+    linear = {
+        "weight": np.ones((8, 8), dtype=np.int8),
+        "weight_scale": np.ones(8, dtype=np.float32),
+        "qweight": np.ones((8, 1), dtype=np.int32),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_folder(Path(folder), {f"{X}.{part}": array for part, array in linear.items()}, block)
+        with pytest.raises(TrtbuildError) as error:
+            read_folder(path)
+    assert error.value.hint

@@ -152,11 +152,6 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
     algorithms = {group.algorithm for group in groups}
     sizes = {group.group_size for group in groups}
     kv, notes = kv_algorithm(block.get("kv_cache_scheme"), where)
-    if any(name.endswith(".weight_g_idx") for name in source.tensors):
-        notes += (
-            f"{where} was quantized with activation ordering: groups follow weight_g_idx; such folders are read by their "
-            "description and have not been compared with another reader",
-        )
     return Declaration(
         method="compressed-tensors",
         algorithm=algorithms.pop() if len(algorithms) == 1 else "MIXED_PRECISION",
@@ -224,7 +219,8 @@ def _group(group: Mapping[str, Any], stored_as: str, where: str) -> _Group:
     )
     with_inputs, without = storage.names[strategy]
     name = (with_inputs if inputs else without).format(bits=bits)
-    targets = tuple(str(target) for target in group.get("targets") or ())
+    named = group.get("targets")
+    targets = tuple(str(target) for target in named) if isinstance(named, list) else ()
     try:
         patterns = tuple(re.compile(target[3:]) for target in targets if target.startswith("re:"))
     except re.error as error:

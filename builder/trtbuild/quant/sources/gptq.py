@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.quant.sources.assemble import Declaration
+from trtbuild.quant.sources.assemble import Declaration, as_mapping
 from trtbuild.quant.sources.column_major import ColumnMajorWeight
 from trtbuild.quant.sources.grid import divide_groups, require_matrix, require_shape
 from trtbuild.quant.sources.parts import Format, Linear, Part
@@ -36,7 +36,7 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
         TrtbuildError: a format, bit width or group size that is not read, or modules with settings of their own.
     """
     bits, group_size = block.get("bits"), block.get("group_size")
-    name = "marlin" if block.get("is_marlin_format") else block.get("checkpoint_format") or "gptq"
+    name = "marlin" if block.get("is_marlin_format") else str(block.get("checkpoint_format") or "gptq")
     if name not in ZEROS_LESS_ONE:
         raise TrtbuildError(
             f"{source.path} is a GPTQ folder with checkpoint_format {name!r}",
@@ -52,7 +52,7 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
             f"{source.path} declares GPTQ with group_size {group_size!r}",
             hint="group_size has to be a positive number, or -1 for one group per row",
         )
-    own = [rule for rule in block.get("dynamic") or {} if not str(rule).startswith("-:")]
+    own = [rule for rule in as_mapping(block.get("dynamic")) if not str(rule).startswith("-:")]
     if own:
         raise TrtbuildError(
             f"{source.path} is a GPTQ folder whose `dynamic` gives modules settings of their own ({', '.join(own[:3])})",
@@ -69,8 +69,8 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
         build=partial(_build, bits=bits, group_size=group_size, zeros_less_one=ZEROS_LESS_ONE[name]),
     )
     notes = (
-        f"{source.path} was quantized with desc_act: groups follow g_idx; such folders are read by their description and have "
-        "not been compared with a GPTQ kernel",
+        f"{source.path} was quantized with desc_act: groups follow g_idx, as AutoGPTQ packs them; such weights have not been "
+        "compared with what a GPTQ kernel computes",
     )
     return Declaration(
         "gptq", f"W{bits}A16_GPTQ", group_size, MARKS, lambda _linear: form, notes=notes if is_reordered else ()
