@@ -206,6 +206,7 @@ def test_declared_zero_points_have_to_be_there(tmp_path: Path) -> None:
         ({"is_marlin_format": True}, "checkpoint_format 'marlin'"),
         ({"bits": 3}, "bits 3"),
         ({"bits": None}, "bits None"),
+        ({"bits": 4.0}, "bits 4.0"),
         ({"pack_dtype": "int64"}, "pack_dtype 'int64'"),
         ({"group_size": "4"}, "group_size '4'"),
         ({"group_size": 5}, "are not a multiple of the declared group_size 5"),

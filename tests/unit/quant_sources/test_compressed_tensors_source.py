@@ -270,6 +270,7 @@ def test_several_groups_are_told_apart_by_name_pattern_and_class(tmp_path: Path)
             "marlin-24: int of 4 bits per tensor, which is not read",
         ),
         (block_of("pack-quantized", {"num_bits": 3, "type": "int", "group_size": 4}), "int of 3 bits per group"),
+        (block_of("pack-quantized", {"num_bits": 4.0, "type": "int", "group_size": 4}), "int of 4.0 bits per group"),
         (block_of("mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "group_size": 32}), "mxfp4-pack-quantized"),
         (block_of("float-quantized", {"num_bits": 8, "type": "float", "strategy": "group"}), "8 bits per group"),
         (

@@ -185,7 +185,7 @@ def _group(group: Mapping[str, Any], stored_as: str, where: str) -> _Group:
     storage = STORAGES.get((stored_as, kind))
     size = weights.get("group_size")
     strategy = str(weights.get("strategy") or {"None": "tensor", "-1": "channel"}.get(str(size), "group"))
-    if storage is None or bits not in storage.bits or strategy not in storage.names:
+    if storage is None or not (isinstance(bits, int) and bits in storage.bits and strategy in storage.names):
         readable = "; ".join(
             f"{name} with {kind} of {' or '.join(map(str, row.bits))} bits per {', '.join(row.names)}"
             for (name, kind), row in STORAGES.items()

@@ -42,7 +42,7 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
             f"{source.path} is a GPTQ folder with checkpoint_format {name!r}",
             hint=f"read are {' and '.join(ZEROS_LESS_ONE)}; other formats are repacked for one kernel: use the original folder",
         )
-    if bits not in BITS or block.get("pack_dtype", "int32") != "int32":
+    if not isinstance(bits, int) or bits not in BITS or block.get("pack_dtype", "int32") != "int32":
         raise TrtbuildError(
             f"{source.path} is a GPTQ folder with bits {bits!r} and pack_dtype {block.get('pack_dtype', 'int32')!r}",
             hint=f"read are {' and '.join(map(str, BITS))} bits in int32; convert the unquantized model",
