@@ -94,3 +94,29 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
         value /= 1024
     return f"{value:.2f} TiB"
+
+
+def print_verification(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the report of `verify_folder`."""
+    if as_json:
+        print_json(report)
+        return
+    from rich.table import Table
+
+    console = stdout_console()
+    for finding in report["findings"]:
+        console.print(f"[red]{finding['file']}[/] {finding['tensor']}: {finding['problem']}", soft_wrap=True)
+    if report.get("worst"):
+        table = Table(title="furthest from the source")
+        for column in ("tensor", "stage", "largest error", "relative error"):
+            table.add_column(column, justify="left" if column == "tensor" else "right")
+        for row in report["worst"]:
+            table.add_row(row["tensor"], str(row["pp_rank"]), f"{row['max_error']:.3g}", f"{row['relative']:.3g}")
+        console.print(table)
+    compared = (
+        f", {report['exact']} of {report['compared']} weights equal to the source" if "compared" in report else ""
+    )
+    verdict = f"{len(report['findings'])} problems" if report["findings"] else "as written"
+    console.print(
+        f"{report['folder']}: {verdict}: {report['tensors']} tensors, {size(report['bytes'])}{compared}", soft_wrap=True
+    )

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtbuild.convert.blocks import BlockSource, is_finite, magnitude_bits
-from trtbuild.convert.journal import Journal
+from trtbuild.convert.journal import INPUTS, Journal
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.writer import RankWriter
 from trtbuild.dtypes import TO_CONFIG, numpy_dtype
@@ -45,8 +45,15 @@ _CACHE_SHARE = 2
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """What was written: rank file name -> tensor name -> SHA-256, and the KV scales per layer (empty without)."""
+    """What was read and written.
 
+    Attributes:
+        inputs: label of a part of the source -> SHA-256 of its rows.
+        digests: rank file name -> tensor name -> SHA-256.
+        kv_scales: per layer, empty without a quantized KV cache.
+    """
+
+    inputs: dict[str, str]
     digests: dict[str, dict[str, str]]
     kv_scales: tuple[float, ...]
 
@@ -102,7 +109,7 @@ def execute(
         kv_scales = _write_kv_scales(plan, writers, stats)
         digests = {f"rank{index}.safetensors": writer.finish() for index, writer in enumerate(writers)}
     journal.remove()
-    return ConversionResult(digests, kv_scales)
+    return ConversionResult(dict(sorted(work.inputs.items())), digests, kv_scales)
 
 
 def _groups(plan: ConversionPlan) -> list[list[Slot]]:
@@ -133,6 +140,7 @@ class _Work:
         self._plan, self._layout = plan, plan.layout
         self._reader, self._writers, self._journal = reader, writers, journal
         self._stats, self._advance, self._budget = stats, advance, budget
+        self.inputs = dict(journal.done(INPUTS))
         self._stop = threading.Event()
         self._progress = threading.Lock()
 
@@ -170,7 +178,10 @@ class _Work:
             self._write_scales(slot, scales)
             self._write_weight(slot, source, scales)
             logger.debug("%s <- %s", slot.target, ", ".join(slot.sources[:4]))
-        self._journal.add({(f"rank{rank}.safetensors", name): self._writers[rank].digest(name) for rank, name in names})
+        inputs = {part.label: digest for part, digest in source.digests.items()}
+        self.inputs.update(inputs)
+        written = {(f"rank{rank}.safetensors", name): self._writers[rank].digest(name) for rank, name in names}
+        self._journal.add({**{(INPUTS, label): digest for label, digest in inputs.items()}, **written})
 
     def _stored(self, slot: Slot) -> Iterator[tuple[Any, str]]:
         """Yield (rank, tensor name) of everything that is written for a slot."""
@@ -254,8 +265,17 @@ class _Work:
             self._advance(nbytes)
 
 
-def require_finite_source(plan: ConversionPlan) -> None:
-    """Read every tensor of the source and raise TrtbuildError for the first that holds NaN or infinity."""
+def digest_source(plan: ConversionPlan, *, advance: Callable[[int], None]) -> dict[str, str]:
+    """Read every part of the source and return label -> SHA-256 of its rows.
+
+    Args:
+        plan: names the parts.
+        advance: called with the source bytes just read.
+
+    Raises:
+        TrtbuildError: a value is NaN or infinite, or the file cannot be read.
+    """
+    found: dict[str, str] = {}
     with TensorReader() as reader:
         for slot in plan.layout.slots:
             source = BlockSource(
@@ -263,6 +283,9 @@ def require_finite_source(plan: ConversionPlan) -> None:
             )
             for part in slot.parts:
                 source.amax(part)
+                advance(plan.part_bytes(part))
+            found.update({part.label: digest for part, digest in source.digests.items()})
+    return found
 
 
 def _cast(block: NDArray[Any], part: Part, dtype: str, offset: float) -> NDArray[Any]:

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.console import progress
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
 from trtbuild.errors import TrtbuildError
+from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
 from trtbuild.quant.stats import CalibrationStats
@@ -23,9 +25,30 @@ from trtbuild.spec import Deployment
 
 logger = logging.getLogger(__name__)
 
+#: Ranges found before an interruption; in the folder under construction only.
+_CALIBRATION = "calibration.json"
 
-def plan_deployment(deployment: Deployment) -> ConversionPlan:
+
+def open_source(deployment: Deployment) -> SourceCheckpoint:
+    """Open the model of a deployment, with its adapter merged; reads headers only.
+
+    Raises:
+        TrtbuildError: the model or the adapter is unusable, or they do not fit.
+    """
+    source = SourceCheckpoint.open(Path(deployment.model.path))
+    if deployment.model.merge_lora is None:
+        return source
+    from trtbuild.lora import Adapter, merged
+
+    return merged(source, Adapter.open(Path(deployment.model.merge_lora)))
+
+
+def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> ConversionPlan:
     """Plan the conversion of a deployment; reads headers only.
+
+    Args:
+        deployment: what to convert.
+        layers: convert only so many layers, for trials.
 
     Raises:
         UsageError: an option this version does not have.
@@ -33,7 +56,7 @@ def plan_deployment(deployment: Deployment) -> ConversionPlan:
     """
     quantization, parallel = deployment.quantization, deployment.parallel
     check_options(quantization=quantization.scheme, target=deployment.target)
-    source = SourceCheckpoint.open(Path(deployment.model.path))
+    source = open_source(deployment)
     options = ConversionOptions(
         quantization=quantization.scheme,
         kv_cache=quantization.kv_cache,
@@ -45,7 +68,7 @@ def plan_deployment(deployment: Deployment) -> ConversionPlan:
             vocab_embedding=parallel.embedding == "vocab",
         ),
     )
-    plan = plan_conversion(source, options)
+    plan = plan_conversion(source, options, layers=layers)
     if plan.needs_calibration:
         check_samples(source, _calibration_file(deployment))
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
@@ -59,23 +82,61 @@ def plan_deployment(deployment: Deployment) -> ConversionPlan:
     return plan
 
 
-def convert_into(plan: ConversionPlan, deployment: Deployment, folder: Path, *, quiet: bool) -> dict[str, Any]:
-    """Write a complete checkpoint into an existing, empty folder and return its manifest.
+def inputs_key(plan: ConversionPlan, deployments: Sequence[Deployment], kind: str) -> str:
+    """Return what identifies the inputs of some work: the resolved deployments, the state of the model folder and of the calibration
+    file, the version.
+    """
+    calibration = [Path(file).stat() if (file := _calibration_file(each)) else None for each in deployments]
+    return manifest.digest(
+        {
+            **manifest.header(kind),
+            "deployments": [each.model_dump(mode="json") for each in deployments],
+            "source": source_identity(plan, deployments[0]),
+            "layers": plan.dims.num_layers,
+            "calibration": [[stat.st_size, stat.st_mtime_ns] if stat else None for stat in calibration],
+        }
+    )
+
+
+def source_identity(plan: ConversionPlan, deployment: Deployment) -> dict[str, Any]:
+    """Return what tells one state of the model and its adapter from another."""
+    identity = manifest.source_identity(plan.source)
+    if deployment.model.merge_lora is None:
+        return identity
+    from trtbuild.lora import Adapter
+
+    return {**identity, "adapter": Adapter.open(Path(deployment.model.merge_lora)).identity()}
+
+
+def convert_into(
+    plan: ConversionPlan, deployment: Deployment, folder: Path, *, key: str, memory_bytes: int, quiet: bool
+) -> dict[str, Any]:
+    """Write a complete checkpoint into a folder and return its manifest; what an interrupted run finished there is kept.
+
+    Args:
+        plan: the conversion.
+        deployment: what was asked for.
+        folder: empty, or left by an interrupted run of the same work.
+        key: identifies the inputs, see `inputs_key`.
+        memory_bytes: what the conversion may use above the interpreter; calibration needs the whole model.
+        quiet: show no progress.
 
     Raises:
         TrtbuildError: weights or calibration data are unusable.
     """
     seconds: dict[str, float] = {}
-    stats, calibration = _calibrate(plan, deployment, seconds, quiet=quiet) if plan.needs_calibration else (None, None)
+    stats, calibration = None, None
+    if plan.needs_calibration:
+        stats, calibration = _calibrate_once(plan, deployment, folder / _CALIBRATION, seconds, quiet=quiet)
     from trtbuild.convert.execute import execute  # numpy is needed from here on only
 
     start = time.perf_counter()
     with progress("converting", plan.read_bytes, quiet=quiet) as advance:
-        result = execute(plan, folder, stats=stats, advance=advance)
+        result = execute(plan, folder, stats=stats, advance=advance, memory_bytes=memory_bytes)
     seconds["convert"] = time.perf_counter() - start
     tokenizer = plan.source.tokenizer_files()
     if tokenizer:
-        (folder / TOKENIZER_FOLDER).mkdir()
+        (folder / TOKENIZER_FOLDER).mkdir(exist_ok=True)
         for file in tokenizer:
             shutil.copyfile(file, folder / TOKENIZER_FOLDER / file.name)
     config = {**plan.config(), "producer": {"name": "trtbuild", "version": __version__}}
@@ -85,10 +146,12 @@ def convert_into(plan: ConversionPlan, deployment: Deployment, folder: Path, *, 
     written = {
         **manifest.header("checkpoint"),
         "target": deployment.target,
-        "source": {**manifest.source_identity(plan.source), "revision": deployment.model.revision},
+        "source": {**source_identity(plan, deployment), "revision": deployment.model.revision},
         "deployment": deployment.model_dump(mode="json"),
         "calibration": calibration,
         "kv_scales": list(result.kv_scales),
+        "inputs_key": key,
+        "inputs_sha256": result.inputs,
         "read_bytes": plan.read_bytes,
         "write_bytes": plan.write_bytes,
         "sha256": result.digests,
@@ -97,6 +160,7 @@ def convert_into(plan: ConversionPlan, deployment: Deployment, folder: Path, *, 
         "peak_rss_bytes": manifest.peak_rss_bytes(),
     }
     manifest.write(folder, written)
+    (folder / _CALIBRATION).unlink(missing_ok=True)
     logger.info(
         "%d ranks, %s bytes written in %.1f s, peak memory %d MiB",
         plan.layout.parallel.world_size,
@@ -105,6 +169,42 @@ def convert_into(plan: ConversionPlan, deployment: Deployment, folder: Path, *, 
         written["peak_rss_bytes"] >> 20,
     )
     return written
+
+
+def verify_source(plan: ConversionPlan, expected: Mapping[str, str], *, quiet: bool) -> None:
+    """Read the source again and compare it with what was converted.
+
+    Args:
+        plan: the conversion.
+        expected: label of a part -> SHA-256 of its rows, from the manifest.
+        quiet: show no progress.
+
+    Raises:
+        TrtbuildError: a tensor is another than then, though size and time of its file are the same.
+    """
+    from trtbuild.convert.execute import digest_source
+
+    with progress("verifying inputs", plan.read_bytes, quiet=quiet) as advance:
+        found = digest_source(plan, advance=advance)
+    changed = sorted(label for label, digest in found.items() if expected.get(label) != digest)
+    if changed:
+        raise TrtbuildError(
+            f"{plan.source.path}: {len(changed)} tensors are not those that were converted: {', '.join(changed[:5])}",
+            hint="convert again with --force, or restore the model",
+        )
+
+
+def _calibrate_once(
+    plan: ConversionPlan, deployment: Deployment, file: Path, seconds: dict[str, float], *, quiet: bool
+) -> tuple[CalibrationStats, dict[str, Any]]:
+    """Calibrate, or read what an interrupted run found; `file` keeps it."""
+    if file.is_file():
+        found = read_json(file)
+        logger.info("calibration of an interrupted run is used")
+        return CalibrationStats.from_json(found["stats"]), found["described"]
+    stats, described = _calibrate(plan, deployment, seconds, quiet=quiet)
+    write_atomically(file, json.dumps({"stats": stats.to_json(), "described": described}))
+    return stats, described
 
 
 def _calibrate(
