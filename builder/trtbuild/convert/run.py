@@ -14,33 +14,20 @@ from typing import Any
 from trtbuild import __version__, manifest
 from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.console import progress
+from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
 from trtbuild.errors import TrtbuildError
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
 from trtbuild.quant.stats import CalibrationStats
-from trtbuild.source import SourceCheckpoint, read_json
+from trtbuild.source import read_json
 from trtbuild.spec import Deployment
 
 logger = logging.getLogger(__name__)
 
 #: Ranges found before an interruption; in the folder under construction only.
 _CALIBRATION = "calibration.json"
-
-
-def open_source(deployment: Deployment) -> SourceCheckpoint:
-    """Open the model of a deployment, with its adapter merged; reads headers only.
-
-    Raises:
-        TrtbuildError: the model or the adapter is unusable, or they do not fit.
-    """
-    source = SourceCheckpoint.open(Path(deployment.model.path))
-    if deployment.model.merge_lora is None:
-        return source
-    from trtbuild.lora import Adapter, merged
-
-    return merged(source, Adapter.open(Path(deployment.model.merge_lora)))
 
 
 def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> ConversionPlan:
@@ -56,7 +43,8 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
     """
     quantization, parallel = deployment.quantization, deployment.parallel
     check_options(quantization=quantization.scheme, target=deployment.target)
-    source = open_source(deployment)
+    opened = open_source(deployment)
+    source = opened.source
     options = ConversionOptions(
         quantization=quantization.scheme,
         kv_cache=quantization.kv_cache,
@@ -68,7 +56,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
             vocab_embedding=parallel.embedding == "vocab",
         ),
     )
-    plan = plan_conversion(source, options, layers=layers)
+    plan = plan_conversion(opened, options, layers=layers)
     if plan.needs_calibration:
         check_samples(source, _calibration_file(deployment))
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
@@ -125,7 +113,7 @@ def convert_into(
         TrtbuildError: weights or calibration data are unusable.
     """
     seconds: dict[str, float] = {}
-    stats, calibration = None, None
+    stats, calibration = plan.known_stats, None
     if plan.needs_calibration:
         stats, calibration = _calibrate_once(plan, deployment, folder / _CALIBRATION, seconds, quiet=quiet)
     from trtbuild.convert.execute import execute  # numpy is needed from here on only
