@@ -83,6 +83,7 @@ class Engine:
             TrtbuildError: the cache does not fit into memory.
         """
         self._hook = planner_hook(self._model)
+        self._attention = self._model.config._attn_implementation
         with torch.inference_mode():
             self._manager = make_manager(self._model, self._config, Router(self._on_output), self._sampler)
             self._cache = self._manager.batch_processor.cache
@@ -100,7 +101,7 @@ class Engine:
         self._fail_all("the engine was stopped")
         self._manager.stop(block=True, hard_stop=True)
         self._watcher.join()
-        self._model.set_attn_implementation("sdpa")
+        self._model.set_attn_implementation(self._attention)
         self._hook.remove()
 
     def __enter__(self) -> Engine:

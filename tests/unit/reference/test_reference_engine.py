@@ -326,8 +326,9 @@ def test_stopping_answers_whoever_is_left() -> None:
         engine.submit(PROMPT, 1, Listener())
 
 
-def test_a_stopped_engine_leaves_the_model_as_it_was(llama: PreTrainedModel) -> None:
-    model = tiny_model("mistral_window")
+@pytest.mark.parametrize("family", ["mistral_window", "gemma2"])
+def test_a_stopped_engine_leaves_the_model_as_it_was(family: str) -> None:
+    model = tiny_model(family)
     ids = torch.tensor([prompts(1, longest=40, seed=9)[0]])
     before = model(ids).logits
     with Engine(model, SIZES) as engine:
