@@ -13,6 +13,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from trtbuild.torch_model import attention_of
 
 VOCAB_SIZE = 128
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.1] * 6,
+    "long_factor": [2.0, 2.5] * 3,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama_tied": {"model_type": "llama", "tie_word_embeddings": True},
@@ -66,16 +73,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi4_mini": {
         "model_type": "phi3",
         "tie_word_embeddings": True,
-        "rope_parameters": {
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.75,
-            "short_factor": [1.1] * 6,
-            "long_factor": [2.0, 2.5] * 3,
-        },
+        "rope_parameters": dict(LONGROPE),
         "original_max_position_embeddings": 256,
     },
+    "phi4_mini_long": {
+        "model_type": "phi3",
+        "rope_parameters": dict(LONGROPE),
+        "original_max_position_embeddings": 40,
+    },
     "gpt2": {"model_type": "gpt2", "n_positions": 512},
+    "gpt_neox": {"model_type": "gpt_neox", "rotary_pct": 0.5},
+    "gpt_neox_sequential": {"model_type": "gpt_neox", "rotary_pct": 1.0, "use_parallel_residual": False},
+    "falcon_7b": {"model_type": "falcon", "multi_query": True, "tie_word_embeddings": True},
+    "falcon_40b": {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon_11b": {
+        "model_type": "falcon",
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "num_ln_in_parallel_attn": 1,
+    },
+    "falcon_rw": {"model_type": "falcon", "multi_query": False, "parallel_attn": False, "bias": True},
 }
 #: Model types whose layers have one key head per query head, or say so in another way.
 OTHER_KV_HEADS = ("gpt2", "gpt_neox", "falcon")
