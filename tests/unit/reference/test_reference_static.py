@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from tests.unit.reference.conftest import SIZES, Listener, ask_all
-from tests.unit.reference.tiny_models import greedy, prompts, tiny_model
+from tests.unit.reference.tiny_models import FAMILIES, greedy, prompts, tiny_model
 
+from trtbuild.arch.registry import MODEL_TYPES
 from trtbuild.reference.engine import Engine
 from trtbuild.reference.factory import make_engine
 from trtbuild.reference.sampling import SamplingParams
@@ -47,6 +48,10 @@ def test_the_length_at_which_rotations_change_is_found_beside_the_block_too() ->
 )
 def test_the_factory_makes_the_engine_of_the_model(family: str, kind: type) -> None:
     assert type(make_engine(tiny_model(family), SIZES)) is kind
+
+
+def test_every_architecture_that_can_be_converted_is_compared_with_generate() -> None:
+    assert set(MODEL_TYPES) == {settings["model_type"] for settings in FAMILIES.values()}
 
 
 def test_the_table_is_read_without_heavy_libraries() -> None:
