@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import convert_into, plan_deployment
+from trtbuild.convert.run import convert_into, inputs_key, plan_deployment
 from trtbuild.errors import UsageError
 from trtbuild.init_file import render
 from trtbuild.limits import resolve_limits
@@ -21,9 +20,17 @@ CHECKPOINT = "checkpoint"
 CONFIG = "trtbuild.yaml"
 #: Targets whose artifact this version can build to the end.
 _BUILDS = ("reference",)
+#: For the others: what would be built, and how to go on from what `convert` writes.
+_ELSEWHERE = {
+    "tensorrt": (
+        "engines",
+        "`trtllm-build --checkpoint_dir ckpt --output_dir engine` where TensorRT-LLM 0.17 to 1.2 is installed",
+    ),
+    "pytorch": ("for the PyTorch backend", "`trtllm-serve ckpt` where TensorRT-LLM 1.0 or later is installed"),
+}
 
 
-def build(deployment: Deployment, output: Path, *, force: bool, quiet: bool) -> dict[str, Any]:
+def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: int, quiet: bool) -> dict[str, Any]:
     """Build a deployment into a folder and return a summary.
 
     An existing build of the very same inputs is left as it is; `force` builds it again.
@@ -33,14 +40,15 @@ def build(deployment: Deployment, output: Path, *, force: bool, quiet: bool) -> 
         TrtbuildError: the inputs are unusable, or the folder exists and is of other inputs.
     """
     if deployment.target not in _BUILDS:
+        what, then = _ELSEWHERE[deployment.target]
         raise UsageError(
-            f"this version does not build engines (target '{deployment.target}')",
-            hint=f"run `trtbuild convert {deployment.model.path} -o ckpt` here, then `trtllm-build --checkpoint_dir ckpt --output_dir engine` "
-            "where TensorRT-LLM 0.17 to 1.2 is installed; or build with --target reference",
+            f"this version does not build {what} (target '{deployment.target}')",
+            hint=f"run `trtbuild convert {deployment.model.path} --target {deployment.target} -o ckpt` here, then {then}; "
+            "or build with --target reference",
         )
     plan = plan_deployment(deployment)
     resolve_limits(deployment, plan.dims.max_position_embeddings)
-    key = _key(plan, deployment)
+    key = inputs_key(plan, [deployment], "build")
     if not force and _is_build_of(output, key):
         logger.info("%s is up to date", output)
         return _summary(output, deployment, unchanged=True)
@@ -48,15 +56,15 @@ def build(deployment: Deployment, output: Path, *, force: bool, quiet: bool) -> 
     check_space(output, plan.write_bytes)
     for warning in plan.warnings:
         logger.warning("note: %s", warning)
-    with staged_folder(output) as stage:
-        (stage / CHECKPOINT).mkdir()
-        checkpoint = convert_into(plan, deployment, stage / CHECKPOINT, quiet=quiet)
+    with staged_folder(output, work=key, needed=plan.write_bytes) as stage:
+        (stage / CHECKPOINT).mkdir(exist_ok=True)
+        checkpoint = convert_into(plan, deployment, stage / CHECKPOINT, key=key, memory_bytes=memory_bytes, quiet=quiet)
         (stage / CONFIG).write_text(render(deployment), encoding="utf-8")
         manifest.write(
             stage,
             {
                 **manifest.header("build"),
-                "inputs_sha256": key,
+                "inputs_key": key,
                 "target": deployment.target,
                 "source": checkpoint["source"],
                 "seconds": checkpoint["seconds"],
@@ -66,24 +74,10 @@ def build(deployment: Deployment, output: Path, *, force: bool, quiet: bool) -> 
     return _summary(output, deployment, unchanged=False)
 
 
-def _key(plan: ConversionPlan, deployment: Deployment) -> str:
-    """Return what identifies the inputs: the resolved deployment, the state of the model folder and of the calibration file, the version."""
-    file = deployment.quantization.calibration.file
-    stat = Path(file).stat() if file else None
-    return manifest.digest(
-        {
-            **manifest.header("build"),
-            "deployment": deployment.model_dump(mode="json"),
-            "source": manifest.source_identity(plan.source),
-            "calibration": [stat.st_size, stat.st_mtime_ns] if stat else None,
-        }
-    )
-
-
 def _is_build_of(output: Path, key: str) -> bool:
     if not (output / manifest.NAME).is_file() or not (output / CHECKPOINT / "config.json").is_file():
         return False
-    return bool(manifest.read(output, kind="build").get("inputs_sha256") == key)
+    return bool(manifest.read(output, kind="build").get("inputs_key") == key)
 
 
 def _summary(output: Path, deployment: Deployment, *, unchanged: bool) -> dict[str, Any]:

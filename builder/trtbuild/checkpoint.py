@@ -107,7 +107,7 @@ class Checkpoint:
             for slot in self.layout.slots:
                 if slot.target == "lm_head.weight" and self.dims.tie_word_embeddings:
                     continue
-                scales = self._scales(slot, reader)
+                scales = self.scales(slot, reader)
                 fused: dict[str, NDArray[Any]] = {}
                 for number, part in enumerate(slot.parts):
                     rows = self._merge(slot, number, reader)
@@ -126,7 +126,7 @@ class Checkpoint:
         found: dict[str, float] = {}
         with TensorReader() as reader:
             for slot in self.layout.slots:
-                for expert, scales in self._scales(slot, reader).items():
+                for expert, scales in self.scales(slot, reader).items():
                     if "activation_scaling_factor" in scales:
                         value = float(scales["activation_scaling_factor"][0])
                         found.update({part.module: value for part in slot.parts if part.expert == expert})
@@ -149,7 +149,7 @@ class Checkpoint:
     def _ranks(self, slot: Slot) -> list[Rank]:
         return [rank for rank in self.layout.parallel.ranks() if rank.pp_rank == slot.pp_rank]
 
-    def _scales(self, slot: Slot, reader: TensorReader) -> dict[int | None, dict[str, NDArray[Any]]]:
+    def scales(self, slot: Slot, reader: TensorReader) -> dict[int | None, dict[str, NDArray[Any]]]:
         """Return expert (None outside of experts) -> suffix -> scale tensor; empty for a slot that is not quantized."""
         found: dict[int | None, dict[str, NDArray[Any]]] = {}
         for rank in self._ranks(slot) if self.layout.is_quantized(slot) else ():

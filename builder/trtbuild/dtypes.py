@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: safetensors dtype -> bytes per element.
 SIZES: dict[str, int] = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 #: dtype names of config files and of the command line -> safetensors dtype.
@@ -24,7 +24,10 @@ FLOATS = ("F16", "BF16", "F32")
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a safetensors dtype (ml_dtypes for BF16 and FP8)."""
+    """Return the numpy dtype of a safetensors dtype (ml_dtypes for BF16 and FP8).
+
+    F8_E8M0 holds biased exponents and nothing else; they come as uint8, because ml_dtypes below 0.5 has no such type.
+    """
     import ml_dtypes
     import numpy as np
 
@@ -32,6 +35,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         "BF16": ml_dtypes.bfloat16,
         "F8_E4M3": ml_dtypes.float8_e4m3fn,
         "F8_E5M2": ml_dtypes.float8_e5m2,
+        "F8_E8M0": np.uint8,
         "BOOL": np.bool_,
     }
     # F32 -> f4, I8 -> i1, U16 -> u2: numpy's letter and size.

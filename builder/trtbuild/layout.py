@@ -56,6 +56,11 @@ class Part:
         return self.view.source_shape if self.view else self.shape
 
     @property
+    def label(self) -> str:
+        """The source, with the first row where the part is not all of it."""
+        return f"{self.source}[{self.view.start}]" if self.view else self.source
+
+    @property
     def module(self) -> str:
         """Hugging Face module of the source."""
         return self.source.removesuffix(".weight")

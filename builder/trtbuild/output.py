@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,6 +13,11 @@ from pathlib import Path
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.manifest import NAME as MANIFEST
+
+logger = logging.getLogger(__name__)
+
+#: Says, in a folder under construction, what it is the work of.
+_WORK = ".work"
 
 
 def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> None:
@@ -48,44 +55,86 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
 
 
 def check_space(path: Path, needed: int) -> None:
-    """Raise TrtbuildError unless the disk that holds `path` has `needed` bytes free."""
+    """Raise TrtbuildError unless the disk that holds `path` has room for `needed` bytes, less what an unfinished run left there."""
     existing = path.absolute()
     while not existing.exists():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
-    if free < needed:
+    missing = needed - _allocated(_stage_of(path)) - free
+    if missing > 0:
         raise TrtbuildError(
-            f"{path} needs {needed:,} bytes, the disk has {free:,} free: {needed - free:,} bytes are missing",
+            f"{path} needs {needed:,} bytes, the disk has {free:,} free: {missing:,} bytes are missing",
             hint="free some space or choose another disk with -o",
         )
 
 
-@contextmanager
-def staged_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty sibling of `path`; when the block ends well it is synced and takes the place of `path`.
+def _stage_of(path: Path) -> Path:
+    path = path.absolute()
+    return path.parent / f".{path.name}.partial"
 
-    A block that raises leaves nothing; a killed process leaves only the hidden sibling, which the next run removes.
+
+def _allocated(folder: Path) -> int:
+    """Return the bytes a folder takes on disk; files under construction may have holes."""
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+
+
+@contextmanager
+def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> Iterator[Path]:
+    """Yield a sibling of `path`; when the block ends well it is synced and takes the place of `path`.
+
+    Without `work` the sibling is empty, and a block that raises leaves nothing. With it, a block that is interrupted or stopped by
+    the disk leaves the sibling, and the next run of the same work gets it back; other work empties it first.
+
+    Args:
+        path: the folder to be.
+        work: what identifies the work, for work that can be resumed.
+        needed: bytes of the finished folder, to say how much room was missing.
 
     Raises:
         TrtbuildError: another process is writing the same output, or the disk refuses.
     """
     path = path.absolute()
-    stage = path.parent / f".{path.name}.partial"
+    stage = _stage_of(path)
     try:
         stage.mkdir(parents=True, exist_ok=True)
         with _locked(stage, path):
-            _empty(stage)
+            if work is None or not _is_of(stage, work):
+                _empty(stage)
+            if work is not None:
+                (stage / _WORK).write_text(work, encoding="utf-8")
             try:
                 yield stage
+                (stage / _WORK).unlink(missing_ok=True)
                 _sync_tree(stage)
                 _replace(stage, path)
-            except BaseException:
-                _remove(stage)
+            except BaseException as error:
+                if work is None or not _is_passing(error):
+                    _remove(stage)
+                else:
+                    logger.warning("what is finished is kept in %s; the same command goes on from there", stage)
                 raise
     except OSError as error:
         raise TrtbuildError(
-            f"cannot write {error.filename or path}: {error.strerror or error}", hint="check free space and permissions"
+            f"cannot write {error.filename or path}: {error.strerror or error}{_missing(error, stage, needed)}",
+            hint="check free space and permissions",
         ) from error
+
+
+def _is_of(stage: Path, work: str) -> bool:
+    file = stage / _WORK
+    return file.is_file() and file.read_text(encoding="utf-8", errors="replace") == work
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Say whether the same work may succeed the next time: it was interrupted, or a disk failed."""
+    return isinstance(error, (KeyboardInterrupt, OSError)) or isinstance(error.__cause__, OSError)
+
+
+def _missing(error: OSError, stage: Path, needed: int) -> str:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not needed:
+        return ""
+    missing = needed - _allocated(stage) - shutil.disk_usage(stage.parent).free
+    return f" ({max(missing, 0):,} bytes are missing)"
 
 
 @contextmanager

@@ -31,6 +31,9 @@ class Model(Section):
 
     path: str = Field(description="Hugging Face folder; a relative path is relative to trtbuild.yaml.")
     revision: str | None = Field(None, description="Hub commit the folder was downloaded from; recorded in manifests.")
+    merge_lora: str | None = Field(
+        None, description="LoRA adapter folder (PEFT) whose weights are added to the model's before anything else."
+    )
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = Field(
         "auto", description="dtype of unquantized tensors; auto keeps the source's (float32 becomes float16)."
     )

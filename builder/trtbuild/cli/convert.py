@@ -1,4 +1,4 @@
-"""`trtbuild convert`: Hugging Face checkpoint in, TensorRT-LLM rank files out."""
+"""`trtbuild convert`: Hugging Face checkpoint in, TensorRT-LLM rank files or a quantized Hugging Face folder out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from trtbuild.cli.deployment_options import deployment_options, resolve, target_option
-from trtbuild.cli.options import common, force, json_output
+from trtbuild.cli.options import common, force, json_output, memory
 from trtbuild.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,15 @@ logger = logging.getLogger(__name__)
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the conversion plan (every tensor of every rank with --json) and write nothing.",
+    help="Print the conversion plan (every tensor of every file with --json) and write nothing.",
 )
+@click.option("--layers", type=click.IntRange(min=1), metavar="N", help="Convert only the first N layers: a trial.")
+@click.option(
+    "--verify-inputs",
+    is_flag=True,
+    help="Where the output is up to date by size and time of the inputs, read them again and compare their digests.",
+)
+@memory
 @force
 @json_output
 @common
@@ -35,23 +42,29 @@ def convert(
     output: Path | None,
     target: tuple[str, ...],
     dry_run: bool,
+    layers: int | None,
+    verify_inputs: bool,
+    memory_bytes: int,
     force: bool,
     as_json: bool,
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Convert MODEL (a Hugging Face folder or a trtbuild.yaml) to TensorRT-LLM rank files.
+    """Convert MODEL (a Hugging Face folder or a trtbuild.yaml) to TensorRT-LLM rank files; for pytorch to a (quantized) Hugging Face folder.
 
-    Everything that can be seen from headers is checked before a weight is read. The output appears whole or not at all.
+    Everything that can be seen from headers is checked before a weight is read. The output appears whole or not at all; interrupted
+    work goes on where it stopped, and a second run with unchanged inputs does nothing.
     """
     from trtbuild.cli.report import print_conversion, print_conversion_plan
-    from trtbuild.convert.run import plan_deployment
+    from trtbuild.convert.run import plan_deployments
+    from trtbuild.convert.unified_plan import describe
 
     targets: list[str | None] = list(dict.fromkeys(target)) or [None]
     deployments = [resolve(model, default_target="tensorrt", target=name, **given) for name in targets]
-    plan = plan_deployment(deployments[0])
+    plan = plan_deployments(deployments, layers=layers)
     if dry_run:
-        print_conversion_plan(plan.to_json(tensors=True), as_json=as_json)
+        described = describe(plan, [each.target for each in deployments], tensors=True)
+        print_conversion_plan(described, as_json=as_json)
         return
     if output is None:
         raise UsageError("no output folder is given", hint="add -o DIR, or --dry-run to see the plan only")
@@ -59,5 +72,13 @@ def convert(
 
     for warning in plan.warnings:
         logger.warning("note: %s", warning)
-    manifests = write_checkpoints(plan, deployments, output, force=force, quiet=quiet)
+    manifests = write_checkpoints(
+        plan,
+        deployments,
+        output,
+        force=force,
+        verify_inputs=verify_inputs,
+        memory_bytes=memory_bytes,
+        quiet=quiet,
+    )
     print_conversion(manifests, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -34,3 +35,27 @@ def json_output(function: F) -> F:
 def force(function: F) -> F:
     """Add --force; the command receives `force: bool`."""
     return click.option("--force", is_flag=True, help="Replace the output if it exists.")(function)
+
+
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def _bytes(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
+        raise click.BadParameter(f"'{text}' is no size: write 512MiB, 1GiB, 2GB or a number of bytes.")
+    return int(float(match[1]) * unit)
+
+
+def memory(function: F) -> F:
+    """Add --memory; the command receives `memory_bytes: int`."""
+    return click.option(
+        "--memory",
+        "memory_bytes",
+        default="1GiB",
+        show_default=True,
+        metavar="SIZE",
+        callback=_bytes,
+        help="Memory a conversion may use above that of the interpreter (calibration needs the whole model).",
+    )(function)

@@ -6,13 +6,15 @@ Memory bound: `BlockSource.cache_bytes` for a group that fits into it, else a fe
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtbuild.dtypes import FLOATS
+from trtbuild.dtypes import FLOATS, SIZES
 from trtbuild.errors import TrtbuildError
 from trtbuild.layout import Part
 from trtbuild.safetensors_file import SourceTensor, TensorReader, num_rows
@@ -68,8 +70,10 @@ class BlockSource:
         self._reader = reader
         self._block_bytes = block_bytes
         self._kept: dict[Part, list[tuple[int, NDArray[Any]]]] = {}
-        self._may_keep = sum(tensors[part.source].nbytes for part in parts) <= cache_bytes
+        self._may_keep = sum(math.prod(part.shape) * SIZES[tensors[part.source].dtype] for part in parts) <= cache_bytes
         self._peaks: dict[Part, float] = {}
+        #: Part -> SHA-256 of its rows, of all parts that were gone through.
+        self.digests: dict[Part, str] = {}
 
     def dtype(self, part: Part) -> str:
         """Return the safetensors dtype of a part's blocks."""
@@ -85,13 +89,16 @@ class BlockSource:
             yield from self._kept[part]
             return
         tensor = self._tensors[part.source]
-        kept, peak = [], 0.0
+        kept, peak, digest = [], 0.0, hashlib.sha256()
         for start, block in self._read(tensor, part):
             peak = max(peak, _require_finite(block, tensor))
+            if part not in self.digests:
+                digest.update(np.ascontiguousarray(block).view(np.uint8).data)
             if self._may_keep:
                 kept.append((start, block))
             yield start, block
         self._peaks[part] = peak
+        self.digests.setdefault(part, digest.hexdigest())
         if self._may_keep:
             self._kept[part] = kept
 
@@ -104,10 +111,11 @@ class BlockSource:
 
     def _read(self, tensor: SourceTensor, part: Part) -> Iterator[tuple[int, NDArray[Any]]]:
         rows = num_rows(part.shape)
-        row_bytes = max(tensor.nbytes // max(num_rows(tensor.shape), 1), 1)
+        # What the rows take in memory: those of a quantized source are many times what lies in the file.
+        row_bytes = max(math.prod(tensor.shape[1:][-1:]) * SIZES[tensor.dtype], 1)
         view = part.view
         if view is not None and view.is_transposed:
-            column_bytes = max(tensor.nbytes // max(tensor.shape[-1], 1), 1)
+            column_bytes = max(tensor.shape[0] * SIZES[tensor.dtype], 1)
             step = max(self._block_bytes * _TRANSPOSED_BLOCKS // column_bytes, 1)
             for start in range(0, rows, step):
                 yield start, self._columns(tensor, view.start + start, view.start + min(start + step, rows), row_bytes)

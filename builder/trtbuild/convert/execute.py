@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,12 +194,22 @@ class _Work:
             self._advance(nbytes)
 
 
-def require_finite_source(plan: ConversionPlan) -> None:
-    """Read every tensor of the source and raise TrtbuildError for the first that holds NaN or infinity."""
+def digest_source(plan: ConversionPlan, parts: Iterable[Part], *, advance: Callable[[int], None]) -> dict[str, str]:
+    """Read parts of the source and return label -> SHA-256 of their rows.
+
+    Args:
+        plan: has the source.
+        parts: what to read, each once.
+        advance: called with the source bytes just read.
+
+    Raises:
+        TrtbuildError: a value is NaN or infinite, or the file cannot be read.
+    """
+    found: dict[str, str] = {}
     with TensorReader() as reader:
-        for slot in plan.layout.slots:
-            source = BlockSource(
-                plan.source.tensors, reader, slot.parts, block_bytes=LARGEST_BLOCK_BYTES, cache_bytes=0
-            )
-            for part in slot.parts:
-                source.amax(part)
+        for part in parts:
+            source = BlockSource(plan.source.tensors, reader, [part], block_bytes=LARGEST_BLOCK_BYTES, cache_bytes=0)
+            source.amax(part)
+            advance(plan.part_bytes(part))
+            found[part.label] = source.digests[part]
+    return found

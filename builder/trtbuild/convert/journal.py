@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 NAME = "unfinished.jsonl"
+#: Stands where the name of a written file would: the digest is that of something read.
+INPUTS = ""
 
 
 class Journal:

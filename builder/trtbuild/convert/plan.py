@@ -63,9 +63,14 @@ class ConversionPlan:
         return math.prod(part.shape) * SIZES[self.source.tensors[part.source].dtype]
 
     @property
+    def parts(self) -> list[Part]:
+        """Everything that is read for rank files, in storage order; the embedding of a tied head twice."""
+        return [part for slot in self.layout.slots for part in slot.parts]
+
+    @property
     def read_bytes(self) -> int:
         """Bytes of source tensors that are read, each counted once per use."""
-        return sum(self.part_bytes(part) for slot in self.layout.slots for part in slot.parts)
+        return sum(self.part_bytes(part) for part in self.parts)
 
     @property
     def write_bytes(self) -> int:
@@ -147,12 +152,15 @@ class ConversionPlan:
         }
 
 
-def plan_conversion(source: SourceCheckpoint, options: ConversionOptions) -> ConversionPlan:
+def plan_conversion(
+    source: SourceCheckpoint, options: ConversionOptions, *, layers: int | None = None
+) -> ConversionPlan:
     """Plan a conversion.
 
     Args:
         source: the opened model folder.
         options: what the user asked for.
+        layers: convert only so many layers, for trials; the source is checked whole.
 
     Raises:
         TrtbuildError: the model cannot be converted like this; the message says why and what would work.
@@ -178,7 +186,19 @@ def plan_conversion(source: SourceCheckpoint, options: ConversionOptions) -> Con
         dtype=_dtype(options.dtype, dims, source),
     )
     _check_tensors(source, layout)
+    if layers is not None:
+        layout = _first_layers(layout, layers)
     return ConversionPlan(source, layout, options, tuple(_warnings(layout, options)))
+
+
+def _first_layers(layout: Layout, layers: int) -> Layout:
+    if layers > layout.dims.num_layers:
+        raise UsageError(
+            f"--layers {layers}: the model has {layout.dims.num_layers} layers", hint="give fewer, or leave it out"
+        )
+    shorter = replace(layout, dims=replace(layout.dims, num_layers=layers))
+    shorter.parallel.check(shorter.dims)
+    return shorter
 
 
 def _rotary(rope: Rope | None) -> dict[str, Any]:

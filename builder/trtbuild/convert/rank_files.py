@@ -5,6 +5,8 @@ Knows which parts it wants of a group and what becomes of them; reading, order a
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtbuild import __version__
+from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.cast import cast
-from trtbuild.convert.journal import Journal
+from trtbuild.convert.journal import INPUTS, Journal
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.writer import RankWriter
 from trtbuild.layout import Part, Slot
@@ -26,13 +30,15 @@ from trtbuild.quant.stats import CalibrationStats
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """What was written.
+    """What was read and written.
 
     Attributes:
+        inputs: label of a part of the source -> SHA-256 of its rows.
         digests: file name -> tensor name -> SHA-256.
         kv_scales: per layer, empty without a quantized KV cache.
     """
 
+    inputs: dict[str, str]
     digests: dict[str, dict[str, str]]
     kv_scales: tuple[float, ...]
 
@@ -47,8 +53,10 @@ class RankSink:
     """
 
     def __init__(self, plan: ConversionPlan, folder: Path, stats: CalibrationStats | None) -> None:
-        self._layout, self._stats = plan.layout, stats
+        self._plan, self._layout, self._stats = plan, plan.layout, stats
+        self._folder = folder
         self._journal = Journal(folder)
+        self._inputs = self._journal.done(INPUTS)
         self._writers: list[RankWriter] = []
         for rank in plan.layout.parallel.ranks():
             name = f"rank{rank.index}.safetensors"
@@ -63,6 +71,16 @@ class RankSink:
         for writer in self._writers:
             writer.close()
         self._journal.__exit__(kind, error, trace)
+
+    @property
+    def read_bytes(self) -> int:
+        """Source bytes that all groups together read."""
+        return self._plan.read_bytes
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes of all tensors of all ranks."""
+        return self._plan.write_bytes
 
     def parts(self, group: Sequence[Slot]) -> list[Part]:
         """Return what will be read for a group."""
@@ -80,8 +98,11 @@ class RankSink:
         for slot in group:
             self._write_scales(slot, scales)
             self._write_weight(slot, source, scales, check, advance)
+        inputs = {part.label: source.digests[part] for part in self.parts(group)}
+        self._inputs.update(inputs)
         self._journal.add(
-            {(f"rank{rank}.safetensors", name): self._writers[rank].digest(name) for rank, name in self._names(group)}
+            {(INPUTS, label): digest for label, digest in inputs.items()}
+            | {(f"rank{rank}.safetensors", name): self._writers[rank].digest(name) for rank, name in self._names(group)}
         )
 
     def finish(self) -> ConversionResult:
@@ -89,7 +110,19 @@ class RankSink:
         kv_scales = self._write_kv_scales()
         digests = {f"rank{index}.safetensors": writer.finish() for index, writer in enumerate(self._writers)}
         self._journal.remove()
-        return ConversionResult(digests, kv_scales)
+        return ConversionResult(dict(sorted(self._inputs.items())), digests, kv_scales)
+
+    def write_beside(self) -> None:
+        """Write config.json and the tokenizer."""
+        tokenizer = self._plan.source.tokenizer_files()
+        if tokenizer:
+            (self._folder / TOKENIZER_FOLDER).mkdir(exist_ok=True)
+            for file in tokenizer:
+                shutil.copyfile(file, self._folder / TOKENIZER_FOLDER / file.name)
+        config = {**self._plan.config(), "producer": {"name": "trtbuild", "version": __version__}}
+        if self._layout.kv_format:
+            config["trtbuild"] = {"kv_cache_scale_floor": self._layout.kv_format.floor}
+        (self._folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def _names(self, group: Sequence[Slot]) -> list[tuple[int, str]]:
         return [(rank.index, name) for slot in group for rank, name in self._stored(slot)]

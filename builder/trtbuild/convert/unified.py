@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.cast import cast
-from trtbuild.convert.journal import Journal
+from trtbuild.convert.journal import INPUTS, Journal
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.rank_files import ConversionResult
+from trtbuild.convert.unified_config import write_beside
 from trtbuild.convert.writer import RankWriter
 from trtbuild.layout import Part, Slot
 from trtbuild.quant.stats import CalibrationStats
@@ -39,7 +40,9 @@ class UnifiedSink:
         self, plan: ConversionPlan, unified: UnifiedLayout, folder: Path, stats: CalibrationStats | None
     ) -> None:
         self._plan, self._unified, self._stats = plan, unified, stats
+        self._folder = folder
         self._journal = Journal(folder)
+        self._inputs = self._journal.done(INPUTS)
         self._writers: dict[str, RankWriter] = {}
         for name, tensors in unified.files.items():
             self._writers[name] = RankWriter(folder / name, tensors, done=self._journal.done(name))
@@ -53,6 +56,16 @@ class UnifiedSink:
         for writer in self._writers.values():
             writer.close()
         self._journal.__exit__(kind, error, trace)
+
+    @property
+    def read_bytes(self) -> int:
+        """Source bytes that all groups together read."""
+        return sum(self._plan.part_bytes(weight.part) for weight in self._unified.weights)
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return self._unified.nbytes
 
     def parts(self, group: Sequence[Slot]) -> list[Part]:
         """Return what will be read for a group."""
@@ -82,7 +95,7 @@ class UnifiedSink:
                 check()
                 writer.append(weight.tensor.name, encode(block))
                 advance(block.nbytes)
-        self._note(tensor.name for weight in weights for tensor in weight.tensors)
+        self._note(weights, source)
 
     def finish(self) -> ConversionResult:
         """Write the KV scales and close the files; the result has the larger KV scale of each layer."""
@@ -95,7 +108,11 @@ class UnifiedSink:
             kv_scales.append(max(map(float, pair)))
         digests = {name: writer.finish() for name, writer in self._writers.items()}
         self._journal.remove()
-        return ConversionResult(digests, tuple(kv_scales))
+        return ConversionResult(dict(sorted(self._inputs.items())), digests, tuple(kv_scales))
+
+    def write_beside(self) -> None:
+        """Write the JSON files and the tokenizer."""
+        write_beside(self._plan.source, self._unified, self._folder)
 
     def _weights(self, group: Sequence[Slot]) -> list[UnifiedWeight]:
         return [weight for slot in group for weight in self._unified.by_slot[slot.layer, slot.target]]
@@ -122,5 +139,11 @@ class UnifiedSink:
             return lambda block: block
         return lambda block: cast(block, weight.part, dtype)
 
-    def _note(self, names: Any) -> None:
-        self._journal.add({(self._unified.file_of[name], name): self._writer(name).digest(name) for name in names})
+    def _note(self, weights: Sequence[UnifiedWeight], source: BlockSource) -> None:
+        inputs = {weight.part.label: source.digests[weight.part] for weight in weights}
+        self._inputs.update(inputs)
+        names = [tensor.name for weight in weights for tensor in weight.tensors]
+        self._journal.add(
+            {(INPUTS, label): digest for label, digest in inputs.items()}
+            | {(self._unified.file_of[name], name): self._writer(name).digest(name) for name in names}
+        )

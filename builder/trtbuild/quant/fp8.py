@@ -64,6 +64,14 @@ class Fp8:
         codes: NDArray[Any] = np.clip(scaled, -E4M3_MAX, E4M3_MAX, out=scaled).astype(ml_dtypes.float8_e4m3fn)
         return codes
 
+    def bound(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return the bound of the class, with room for the rounding of quotient and product in float32."""
+        import numpy as np
+
+        exact = np.maximum(np.abs(block) / 16, scales["weights_scaling_factor"][0] / 1024)
+        bound: NDArray[Any] = exact * np.float32(1 + 2**-20)
+        return bound
+
     def decode(self, weight: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return code * scale in float32."""
         import numpy as np

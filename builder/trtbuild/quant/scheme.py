@@ -74,6 +74,10 @@ class QuantScheme(Protocol):
         """Return the codes of some rows. block: [rows, in], float32."""
         ...
 
+    def bound(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return how far a decoded value may be from the original. block: [rows, in], float32, original; result of the same shape."""
+        ...
+
     def decode(self, weight: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return what a kernel multiplies with. weight: [out, in] as stored; result [out, in], float32."""
         ...

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from trtbuild.errors import TrtbuildError
 
@@ -27,6 +28,15 @@ class CalibrationStats:
     samples: int
     tokens: int
     digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads back exactly."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CalibrationStats:
+        """Return the stats of `to_json`."""
+        return cls(**{**data, "k_amax": tuple(data["k_amax"]), "v_amax": tuple(data["v_amax"])})
 
     def group_input_amax(self, modules: Sequence[str]) -> float:
         """Return the range shared by linears that are quantized together.

@@ -49,6 +49,11 @@ class _WeightOnly:
         """Return the block: the loader makes the codes."""
         return block
 
+    def bound(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return zero: the file holds the weight itself."""
+        zero: NDArray[Any] = block * 0
+        return zero
+
     def decode(self, weight: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return what the loader will make of the weight: codes times the scale rounded to the weight's dtype."""
         import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.repo.context import RepoContext, build_context
+from trtbuild.repo.context import VARIANTS, RepoContext, build_context
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
@@ -27,9 +27,14 @@ def context_of(
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
-        UsageError: no checkpoint is named.
+        UsageError: no checkpoint is named, or this version renders no repository for the target.
         TrtbuildError: a folder cannot serve.
     """
+    if deployment.target not in VARIANTS:
+        raise UsageError(
+            f"this version renders no repository for target '{deployment.target}', only for {', '.join(VARIANTS)}",
+            hint="serve the folder that `trtbuild convert --target pytorch` wrote with trtllm-serve, or use --target reference",
+        )
     if checkpoint_dir is None:
         raise UsageError("no checkpoint is named", hint="add --checkpoint DIR, a folder that `trtbuild convert` wrote")
     if not (checkpoint_dir / "config.json").is_file():

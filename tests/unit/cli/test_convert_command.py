@@ -130,7 +130,7 @@ def test_an_existing_output_is_kept_unless_forced(make_model: Make, cli: Cli, tm
     assert (out / "precious").read_text() == "mine"
     (out / "precious").unlink()
     assert cli("convert", folder, "-o", out)[0] == 0, "an empty folder is as good as none"
-    assert cli("convert", folder, "-o", out)[0] == 1
+    assert cli("convert", folder, "-o", out, "--tp", "2")[0] == 1
     assert cli("convert", folder, "-o", out, "--force", "--tp", "2")[0] == 0
     Checkpoint.open(out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"], "no leftovers beside it"

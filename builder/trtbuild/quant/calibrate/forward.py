@@ -11,7 +11,7 @@ from inspect import signature
 from math import isfinite
 from typing import Any
 
-from trtbuild.convert.execute import require_finite_source
+from trtbuild.convert.execute import digest_source
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.errors import TrtbuildError
 from trtbuild.places import Place, place_of
@@ -55,7 +55,9 @@ def calibrate(
     observed |= {f"the values of layer {layer}": float(value) for layer, value in enumerate(cache.v_amax)}
     for what, value in observed.items():
         if not isfinite(value):
-            require_finite_source(plan)  # damaged weights are the likelier cause, and are named better
+            digest_source(
+                plan, plan.parts, advance=lambda _: None
+            )  # damaged weights are the likelier cause, and are named better
             raise TrtbuildError(
                 f"calibration in {dtype}: {what} reached {value}", hint="use --calibration-dtype float32 or bfloat16"
             )

@@ -1,0 +1,62 @@
+"""One verification from a folder to a report: digests, padding, and the source if it is there and unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trtbuild import manifest
+from trtbuild.building import CHECKPOINT
+from trtbuild.checkpoint import Checkpoint
+from trtbuild.console import progress
+from trtbuild.convert.run import plan_deployment
+from trtbuild.errors import TrtbuildError
+from trtbuild.spec import parse
+
+#: Of the tensors with an error, the report lists so many, the worst first.
+_WORST = 10
+
+
+def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, Any]:
+    """Verify a checkpoint folder, or the checkpoint of a build folder, and return the report as plain data.
+
+    Args:
+        folder: what to verify.
+        with_source: compare with the model too.
+        quiet: show no progress.
+
+    Raises:
+        TrtbuildError: the folder is no checkpoint of ours, or its source is gone or of another shape.
+    """
+    from trtbuild.convert import verify  # numpy is needed from here on only
+
+    if (folder / CHECKPOINT / "config.json").is_file():
+        folder = folder / CHECKPOINT
+    checkpoint = Checkpoint.open(folder)
+    made = manifest.read(folder, kind="checkpoint")
+    total = sum(info.nbytes for tensors in checkpoint.tensors for info in tensors.values())
+    with progress("reading", total, quiet=quiet) as advance:
+        findings = verify.check_digests(checkpoint, advance=advance)
+    findings += verify.padding_is_zero(checkpoint)
+    report: dict[str, Any] = {"folder": str(folder), "tensors": sum(map(len, checkpoint.tensors)), "bytes": total}
+    if with_source:
+        if not Path(made["source"]["path"]).is_dir():
+            raise TrtbuildError(
+                f"{made['source']['path']}, the source of {folder}, is not there",
+                hint="use --no-source to check digests only",
+            )
+        deployment = parse(made["deployment"], origin=str(folder / manifest.NAME))
+        plan = plan_deployment(deployment, layers=checkpoint.dims.num_layers)
+        with progress("comparing", plan.read_bytes, quiet=quiet) as advance:
+            wrong, errors = verify.compare_with_source(checkpoint, plan, advance=advance)
+        findings += wrong
+        quantized = [each for each in errors if each.max_error > 0]
+        worst = sorted(quantized, key=lambda each: -each.relative)
+        report |= {
+            "source": made["source"]["path"],
+            "compared": len(errors),
+            "exact": len(errors) - len(quantized),
+            "worst": [asdict(each) for each in worst[:_WORST]],
+        }
+    return {**report, "findings": [asdict(each) for each in findings]}

@@ -1,0 +1,211 @@
+"""Re-reads a finished checkpoint: every byte against the manifest's digests, every weight against the source.
+
+Memory bound: a few row blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtbuild import manifest
+from trtbuild.checkpoint import Checkpoint
+from trtbuild.convert.blocks import BlockSource
+from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
+from trtbuild.convert.plan import ConversionPlan
+from trtbuild.dtypes import numpy_dtype
+from trtbuild.layout import Piece, Slot
+from trtbuild.parallel import Rank
+from trtbuild.safetensors_file import TensorInfo, TensorReader, num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        file: name in the folder.
+        tensor: its name.
+        problem: what is wrong, with the values seen.
+    """
+
+    file: str
+    tensor: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """How far a stored weight is from the source, over all ranks.
+
+    Attributes:
+        tensor: TensorRT-LLM name, with the layer number local to its stage.
+        pp_rank: the stage.
+        max_error: largest absolute difference between the decoded weight and the source.
+        relative: root mean square of the difference over that of the source.
+    """
+
+    tensor: str
+    pp_rank: int
+    max_error: float
+    relative: float
+
+
+def check_digests(checkpoint: Checkpoint, *, advance: Callable[[int], None]) -> list[Finding]:
+    """Compare every tensor of every rank file with the manifest.
+
+    Raises:
+        TrtbuildError: the folder has no manifest of ours, or a file cannot be read.
+    """
+    digests: Mapping[str, Mapping[str, str]] = manifest.read(checkpoint.path, kind="checkpoint")["sha256"]
+    findings = []
+    with TensorReader() as reader:
+        for index, tensors in enumerate(checkpoint.tensors):
+            file = f"rank{index}.safetensors"
+            expected = digests.get(file, {})
+            for name, info in tensors.items():
+                if name not in expected:
+                    findings.append(Finding(file, name, "is not in the manifest"))
+                elif (found := _digest(info, reader)) != expected[name]:
+                    findings.append(Finding(file, name, f"has SHA-256 {found}, written was {expected[name]}"))
+                advance(info.nbytes)
+            findings += [Finding(file, name, "is missing") for name in expected if name not in tensors]
+    return findings
+
+
+def _digest(info: TensorInfo, reader: TensorReader) -> str:
+    digest = hashlib.sha256()
+    rows, step = num_rows(info.shape), max(LARGEST_BLOCK_BYTES // max(info.row_bytes, 1), 1)
+    for start in range(0, rows, step):
+        block = reader.read_rows(info, start, min(start + step, rows))
+        digest.update(np.ascontiguousarray(block).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def compare_with_source(
+    checkpoint: Checkpoint, plan: ConversionPlan, *, advance: Callable[[int], None]
+) -> tuple[list[Finding], list[TensorError]]:
+    """Decode every weight of every rank and compare it with the source.
+
+    A quantized weight must be within its scheme's bound, any other equal to the source's after the cast.
+
+    Args:
+        checkpoint: the finished folder.
+        plan: the same conversion, planned again.
+        advance: called with the source bytes just compared.
+
+    Raises:
+        TrtbuildError: a file cannot be read.
+    """
+    findings: list[Finding] = []
+    errors: list[TensorError] = []
+    with TensorReader() as reader:
+        for slot in plan.layout.slots:
+            comparison = _Comparison(checkpoint, plan, slot, reader)
+            for number, part in enumerate(slot.parts):
+                source = BlockSource(
+                    plan.source.tensors, reader, [part], block_bytes=LARGEST_BLOCK_BYTES, cache_bytes=0
+                )
+                for start, block in source.blocks(part):
+                    findings += comparison.compare(number, start, block)
+                    advance(block.nbytes)
+            errors.append(comparison.result())
+    return findings, errors
+
+
+class _Comparison:
+    """One target tensor of all ranks against its source."""
+
+    def __init__(self, checkpoint: Checkpoint, plan: ConversionPlan, slot: Slot, reader: TensorReader) -> None:
+        self._checkpoint, self._layout, self._slot, self._reader = checkpoint, plan.layout, slot, reader
+        self._scales = checkpoint.scales(slot, reader)
+        self._held: list[tuple[Rank, dict[int, Piece]]] = [
+            (rank, {piece.number: piece for piece in plan.layout.pieces(slot, rank.tp_rank)})
+            for rank in plan.layout.parallel.ranks()
+            if rank.pp_rank == slot.pp_rank
+        ]
+        self._reported: set[int] = set()
+        self._max_error = 0.0
+        self._error_square = self._source_square = 0.0
+
+    def compare(self, number: int, start: int, block: NDArray[Any]) -> Iterator[Finding]:
+        """Yield what is wrong with the ranks' copies of some rows of a part, once per rank."""
+        part = self._slot.parts[number]
+        scheme, scales = self._layout.scheme, self._scales.get(part.expert)
+        exact = block.astype(np.float32)
+        expected = exact if scales else _stored(exact, self._slot, self._layout.stored_dtype(self._slot))
+        bound = scheme.bound(exact, scales) if scales else None
+        for rank, pieces in self._held:
+            if number not in pieces:
+                continue
+            rows, columns, found = self._read(rank, pieces[number], start, len(block))
+            if not len(found):
+                continue
+            decoded = scheme.decode(found, scales) if scales else found.astype(np.float32)
+            error = np.abs(decoded - expected[rows, columns] if block.ndim > 1 else decoded - expected[rows])
+            allowed = 0.0 if bound is None else bound[rows, columns]
+            # Written so that a NaN, which is above nothing, is not within the bound either.
+            wrong = int(np.count_nonzero(~(error <= allowed)))
+            if wrong and rank.index not in self._reported:
+                self._reported.add(rank.index)
+                yield Finding(
+                    f"rank{rank.index}.safetensors",
+                    self._slot.target,
+                    f"{wrong} values of rows {start} to {start + len(block) - 1} of {part.source} are further from it than "
+                    f"{scheme.name} allows (largest difference {float(np.nanmax(error)):.4g})",
+                )
+            self._note(error, exact[rows])
+
+    def _read(self, rank: Rank, piece: Piece, start: int, count: int) -> tuple[slice, slice, NDArray[Any]]:
+        """Return which rows and columns of a block a rank holds, and what it holds there."""
+        info, cut = self._checkpoint.tensors[rank.index][self._slot.target], piece.cut
+        if cut.axis:
+            first, last, columns = 0, count, slice(cut.start, cut.stop)
+            row = piece.row + start
+        else:
+            first = min(max(cut.start - start, 0), count)
+            last = max(min(cut.stop - start, count), first)
+            columns, row = slice(None), piece.row + start + first - cut.start
+        return slice(first, last), columns, self._reader.read_rows(info, row, row + last - first)
+
+    def _note(self, error: NDArray[Any], exact: NDArray[Any]) -> None:
+        self._max_error = max(self._max_error, float(error.max(initial=0.0)))
+        self._error_square += float(np.square(error, dtype=np.float64).sum())
+        self._source_square += float(np.square(exact, dtype=np.float64).sum())
+
+    def result(self) -> TensorError:
+        """Return the errors over everything that was compared."""
+        relative = (self._error_square / self._source_square) ** 0.5 if self._source_square else 0.0
+        return TensorError(self._slot.target, self._slot.pp_rank, self._max_error, relative)
+
+
+def _stored(exact: NDArray[np.float32], slot: Slot, dtype: str) -> NDArray[np.float32]:
+    """Return what an unquantized value becomes in the file, as float32."""
+    offset = np.float32(slot.rule.offset)
+    cast: NDArray[np.float32] = (
+        (exact + offset if slot.rule.offset else exact).astype(numpy_dtype(dtype)).astype(np.float32)
+    )
+    return cast
+
+
+def padding_is_zero(checkpoint: Checkpoint) -> list[Finding]:
+    """Return the ranks whose padding of the vocabulary is not zero."""
+    findings = []
+    with TensorReader() as reader:
+        for slot in checkpoint.layout.slots:
+            for rank in checkpoint.layout.parallel.ranks():
+                if rank.pp_rank != slot.pp_rank:
+                    continue
+                last = checkpoint.layout.pieces(slot, rank.tp_rank)[-1]
+                if not last.cut.pad:
+                    continue
+                stop = last.row + last.cut.size
+                rows = reader.read_rows(checkpoint.tensors[rank.index][slot.target], stop - last.cut.pad, stop)
+                if np.count_nonzero(rows.view(np.uint8)):
+                    findings.append(Finding(f"rank{rank.index}.safetensors", slot.target, "its padding is not zero"))
+    return findings

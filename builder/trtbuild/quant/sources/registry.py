@@ -1,0 +1,65 @@
+"""From `quant_method` to the reader of that format, and what is said about methods that are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trtbuild.errors import TrtbuildError
+from trtbuild.quant.sources import autoawq, compressed_tensors, gptq, modelopt, vendor_fp8
+from trtbuild.quant.sources.assemble import Declaration, assemble
+from trtbuild.quant.sources.result import QuantizedSource
+from trtbuild.source import SourceCheckpoint
+
+#: `quant_method` -> reader of its declaration.
+METHODS: dict[str, Callable[[SourceCheckpoint, Mapping[str, Any]], Declaration]] = {
+    "modelopt": modelopt.declare,
+    "compressed-tensors": compressed_tensors.declare,
+    "awq": autoawq.declare,
+    "gptq": gptq.declare,
+    "fp8": vendor_fp8.declare,
+}
+#: Ways out for methods that are common and not read.
+WAYS_OUT = {
+    "bitsandbytes": (
+        "bitsandbytes quantizes while a model is loaded and is for fine-tuning: take the unquantized model; after QLoRA, merge the "
+        "adapter into the unquantized base model; then convert that and let trtbuild quantize it"
+    ),
+}
+_WAY_OUT = "take the unquantized model, convert that and let trtbuild quantize it"
+
+
+def declared_method(source: SourceCheckpoint) -> str | None:
+    """Return the `quant_method` that a folder declares, None for an unquantized folder.
+
+    A folder with `hf_quant_config.json` but without `quantization_config` is one of ModelOpt.
+    """
+    block = source.config.get("quantization_config")
+    if block:
+        method = block.get("quant_method") if isinstance(block, Mapping) else None
+        return str(method).lower().replace("_", "-")
+    return "modelopt" if (source.path / modelopt.FILE).is_file() else None
+
+
+def read_quantized(source: SourceCheckpoint) -> QuantizedSource:
+    """Return a quantized folder as plain weights that are dequantized while they are read.
+
+    Everything that headers and JSON files tell is checked here. No weight is read; of the scales, only those of one number.
+
+    Args:
+        source: the opened folder.
+
+    Raises:
+        TrtbuildError: the folder declares no quantization or one that is not read, or its tensors do not fit what it declares.
+    """
+    method = declared_method(source)
+    if method is None:
+        raise TrtbuildError(f"{source.path} declares no quantization", hint="convert it as an unquantized model")
+    declare = METHODS.get(method)
+    if declare is None:
+        raise TrtbuildError(
+            f"{source.path} is quantized with quant_method {method!r}, which is not read",
+            hint=f"read are: {', '.join(METHODS)}; {WAYS_OUT.get(method, _WAY_OUT)}",
+        )
+    block = source.config.get("quantization_config")
+    return assemble(source, declare(source, block if isinstance(block, Mapping) else {}))

@@ -1,0 +1,270 @@
+"""Interrupted conversions go on byte for byte, unchanged ones do nothing, and a changed byte is found."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import GOLDENS, read_safetensors, write_safetensors
+
+Make = Callable[..., Path]
+Cli = Callable[..., tuple[int, str, str]]
+CALIBRATION = ("--calibration", GOLDENS / "llama" / "calibration_ids.safetensors")
+FP8 = ("--quantization", "fp8", "--kv-cache", "fp8", "--tp", "2", *CALIBRATION)
+#: Runs the command line and dies at the n-th write of a rank file.
+KILLED = """
+import os, signal, sys
+from trtbuild.convert import writer
+left, whole = int(sys.argv[1]), os.pwrite
+def pwrite(descriptor, data, offset):
+    global left
+    left -= 1
+    if left < 0:
+        whole(descriptor, bytes(data)[: len(data) // 2], offset)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(descriptor, data, offset)
+os.pwrite = pwrite
+from trtbuild.cli.edge import run
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+def digests(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of everything but the manifest, which holds times."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != "manifest.json"
+    }
+
+
+def test_a_conversion_killed_anywhere_goes_on_to_the_same_bytes(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    folder, out = make_model(), tmp_path / "place" / "out"
+    assert cli("convert", folder, "-o", tmp_path / "whole", "--tp", "2")[0] == 0
+    expected = digests(tmp_path / "whole")
+    writes = 2 * len(json.loads((tmp_path / "whole" / "manifest.json").read_text())["sha256"]["rank0.safetensors"])
+    for point in random.Random(5).sample(range(writes), 20):
+        command = [sys.executable, "-c", KILLED, str(point), "convert", str(folder), "-o", str(out), "--tp", "2"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, check=False, capture_output=True, env=environment)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert not out.exists()
+        assert cli("convert", folder, "-o", out, "--tp", "2")[0] == 0
+        assert digests(out) == expected
+        assert [file.name for file in out.parent.iterdir()] == ["out"]
+        shutil.rmtree(out)
+
+
+def test_what_was_finished_is_not_written_again(
+    make_model: Make, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, whole = tmp_path / "out", os.pwrite
+    left = 20
+
+    def full(descriptor: int, data: Any, offset: int) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    code, _, err = cli("convert", make_model(), "-o", out)
+    assert code == 1
+    assert "No space left on device" in err and "bytes are missing" in err and "goes on from there" in err
+    assert not out.exists()
+    finished = len((tmp_path / ".out.partial" / "unfinished.jsonl").read_text().splitlines())
+    assert finished > 4
+    left = 1000
+    assert cli("convert", tmp_path / "model", "-o", out)[0] == 0
+    assert 1000 - left < 40 - finished / 2, "else it began anew"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_other_work_does_not_go_on_with_what_was_left(
+    make_model: Make, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = make_model(), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        assert cli("convert", folder, "-o", out)[0] == 1
+    assert (tmp_path / ".out.partial").is_dir()
+    assert cli("convert", folder, "-o", out, "--tp", "2", "--dtype", "float32")[0] == 0
+    assert cli("verify", out)[0] == 0
+
+
+def test_a_damaged_byte_of_unfinished_work_is_written_again(
+    make_model: Make, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trtbuild.convert import writer
+
+    folder, out = make_model(), tmp_path / "out"
+    assert cli("convert", folder, "-o", tmp_path / "whole")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.RankWriter, "finish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert cli("convert", folder, "-o", out)[0] == 130
+    file = tmp_path / ".out.partial" / "rank0.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-100] ^= 1
+    file.write_bytes(raw)
+    assert cli("convert", folder, "-o", out)[0] == 0
+    assert digests(out) == digests(tmp_path / "whole")
+
+
+def test_calibration_is_not_run_again(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trtbuild.convert import execute
+    from trtbuild.quant.calibrate import forward
+
+    source, out = GOLDENS / "llama" / "source", tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "_write_kv_scales", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert cli("convert", source, "-o", out, *FP8)[0] == 130
+    monkeypatch.setattr(forward, "calibrate", lambda *_, **__: pytest.fail("calibrated again"))
+    assert cli("convert", source, "-o", out, *FP8)[0] == 0
+    assert "calibration.json" not in {file.name for file in out.iterdir()}
+    assert cli("verify", out)[0] == 0
+
+
+def test_an_unchanged_second_run_does_nothing(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    folder, out = make_model(), tmp_path / "out"
+    assert cli("convert", folder, "-o", out)[0] == 0
+    before = {file: file.stat().st_mtime_ns for file in out.rglob("*")}
+    code, _, err = cli("convert", folder, "-o", out)
+    assert (code, "up to date" in err) == (0, True)
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("*")} == before
+    assert cli("convert", folder, "-o", out, "--dtype", "float16")[0] == 1, "other options are other work"
+    weights = folder / "model.safetensors"
+    os.utime(weights, ns=(1, 1))
+    assert cli("convert", folder, "-o", out)[0] == 1, "a touched file may be another"
+
+
+def test_verify_inputs_finds_what_size_and_time_hide(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    folder, out = make_model(), tmp_path / "out"
+    assert cli("convert", folder, "-o", out)[0] == 0
+    assert cli("convert", folder, "-o", out, "--verify-inputs")[0] == 0
+    weights = folder / "model.safetensors"
+    stat, raw = weights.stat(), bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert cli("convert", folder, "-o", out)[0] == 0
+    code, _, err = cli("convert", folder, "-o", out, "--verify-inputs")
+    assert (code, "1 tensors are not those that were converted: lm_head.weight" in err) == (1, True)
+
+
+@pytest.mark.parametrize("options", [("--tp", "2"), FP8, ("--quantization", "int8_weight_only", "--pp", "2")])
+def test_any_flipped_byte_is_found_with_its_file_and_tensor(options: tuple[Any, ...], cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert cli("convert", GOLDENS / "llama" / "source", "-o", out, *options)[0] == 0
+    code, text, _ = cli("verify", out)
+    assert (code, "as written" in text) == (0, True)
+    file, chosen = out / "rank1.safetensors", random.Random(1)
+    raw, tensors = file.read_bytes(), read_safetensors(file)
+    start = len(raw) - sum(tensor.nbytes for tensor in tensors.values())
+    for _ in range(8):
+        position = chosen.randrange(start, len(raw))
+        changed = bytearray(raw)
+        changed[position] ^= 1 << chosen.randrange(8)
+        file.write_bytes(changed)
+        hit = next(
+            name for name, tensor in read_safetensors(file).items() if tensor.tobytes() != tensors[name].tobytes()
+        )
+        code, text, _ = cli("verify", out, "--no-source", "--json")
+        assert code == 3
+        assert [(found["file"], found["tensor"]) for found in json.loads(text)["findings"]] == [(file.name, hit)]
+
+
+def test_verify_reports_errors_within_the_schemes_bound_and_nothing_else(cli: Cli, tmp_path: Path) -> None:
+    for name, options, exact in (("none", ("--dtype", "float16"), True), ("fp8", FP8, False)):
+        out = tmp_path / name
+        assert cli("convert", GOLDENS / "mixtral" / "source", "-o", out, *_without_kv(options))[0] == 0
+        code, text, err = cli("verify", out, "--json")
+        assert code == 0, text + err
+        report = json.loads(text)
+        assert report["findings"] == []
+        assert (report["exact"] == report["compared"]) is exact
+        for row in report["worst"]:
+            assert 0 < row["relative"] < 0.05
+
+
+def _without_kv(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    found = tuple(str(each) for each in options)
+    ids = str(GOLDENS / "mixtral" / "calibration_ids.safetensors")
+    return tuple(ids if each.endswith("calibration_ids.safetensors") else each for each in found)
+
+
+def test_verify_compares_with_the_source_itself(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    folder = make_model(num_key_value_heads=1, vocab_size=131)
+    assert cli("convert", folder, "-o", out, "--tp", "4", "--embedding", "vocab")[0] == 0
+    tensors = {name: np.array(tensor) for name, tensor in read_safetensors(folder / "model.safetensors").items()}
+    tensors["model.layers.1.self_attn.k_proj.weight"][3, 5] += 1
+    tensors["model.layers.2.mlp.down_proj.weight"][7, 150] = 3  # columns 144 to 191 are rank 3's
+    write_safetensors(folder / "model.safetensors", tensors)
+    code, text, _ = cli("verify", out, "--json")
+    assert code == 3
+    found = [(each["file"], each["tensor"]) for each in json.loads(text)["findings"]]
+    assert found == [
+        *((f"rank{rank}.safetensors", "transformer.layers.1.attention.qkv.weight") for rank in range(4)),
+        ("rank3.safetensors", "transformer.layers.2.mlp.proj.weight"),
+    ]
+
+
+def test_verify_says_what_it_cannot_do(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    folder, out = make_model(), tmp_path / "out"
+    assert cli("convert", folder, "-o", out)[0] == 0
+    folder.rename(tmp_path / "moved")
+    code, _, err = cli("verify", out)
+    assert (code, "is not there" in err, "--no-source" in err) == (1, True, True)
+    assert cli("verify", out, "--no-source")[0] == 0
+    code, _, err = cli("verify", tmp_path / "moved")
+    assert code == 1 and err
+
+
+def test_a_trial_converts_the_first_layers_only(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    folder, out = make_model(), tmp_path / "out"
+    assert cli("convert", folder, "-o", out, "--layers", "2")[0] == 0
+    config = json.loads((out / "config.json").read_text())
+    assert config["num_hidden_layers"] == 2
+    assert not any("layers.2." in name for name in read_safetensors(out / "rank0.safetensors"))
+    assert cli("verify", out)[0] == 0
+    code, _, err = cli("convert", folder, "-o", out, "--layers", "4", "--force")
+    assert (code, "the model has 3 layers" in err) == (2, True)
+
+
+@pytest.mark.parametrize("size", ["much", "0", "-1GiB", "1 XB", ""])
+def test_a_memory_budget_that_is_no_size_is_refused(size: str, make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("convert", make_model(), "-o", tmp_path / "out", "--memory", size)
+    assert (code, "is no size" in err) == (2, True)
+
+
+def test_a_lora_adapter_is_merged_on_the_way(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    folder, adapter, out = make_model(torch_dtype="float32"), tmp_path / "adapter", tmp_path / "out"
+    adapter.mkdir()
+    a, b = np.ones((2, 64), np.float32), np.full((64, 2), 0.5, np.float32)
+    module = "base_model.model.model.layers.1.self_attn.o_proj"
+    write_safetensors(
+        adapter / "adapter_model.safetensors", {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+    )
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["o_proj"], "bias": "none"}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    assert cli("convert", folder, "-o", out, "--dtype", "float32", "--merge-lora", adapter)[0] == 0
+    name = "model.layers.1.self_attn.o_proj.weight"
+    expected = read_safetensors(folder / "model.safetensors")[name] + 2 * b @ a
+    found = read_safetensors(out / "rank0.safetensors")["transformer.layers.1.attention.dense.weight"]
+    assert np.array_equal(found, expected)
+    assert cli("verify", out)[0] == 0
+    assert json.loads((out / "manifest.json").read_text())["source"]["adapter"]["path"] == str(adapter)
+    os.utime(adapter / "adapter_model.safetensors", ns=(1, 1))
+    assert cli("convert", folder, "-o", out, "--dtype", "float32", "--merge-lora", adapter)[0] == 1
