@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,12 +56,16 @@ class RankSink:
     def __init__(self, plan: ConversionPlan, folder: Path, stats: CalibrationStats | None) -> None:
         self._plan, self._layout, self._stats = plan, plan.layout, stats
         self._folder = folder
-        self._journal = Journal(folder)
-        self._inputs = self._journal.done(INPUTS)
         self._writers: list[RankWriter] = []
-        for rank in plan.layout.parallel.ranks():
-            name = f"rank{rank.index}.safetensors"
-            self._writers.append(RankWriter(folder / name, plan.layout.tensors(rank), done=self._journal.done(name)))
+        with ExitStack() as stack:
+            self._journal = stack.enter_context(Journal(folder))
+            for rank in plan.layout.parallel.ranks():
+                name = f"rank{rank.index}.safetensors"
+                writer = RankWriter(folder / name, plan.layout.tensors(rank), done=self._journal.done(name))
+                stack.callback(writer.close)
+                self._writers.append(writer)
+            self._open = stack.pop_all()
+        self._inputs = self._journal.done(INPUTS)
 
     def __enter__(self) -> RankSink:
         return self
@@ -68,9 +73,7 @@ class RankSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for writer in self._writers:
-            writer.close()
-        self._journal.__exit__(kind, error, trace)
+        self._open.close()
 
     @property
     def read_bytes(self) -> int:

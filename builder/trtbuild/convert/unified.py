@@ -6,6 +6,7 @@ Knows which parts it wants of a group and what becomes of them; reading, order a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,11 +42,14 @@ class UnifiedSink:
     ) -> None:
         self._plan, self._unified, self._stats = plan, unified, stats
         self._folder = folder
-        self._journal = Journal(folder)
-        self._inputs = self._journal.done(INPUTS)
         self._writers: dict[str, RankWriter] = {}
-        for name, tensors in unified.files.items():
-            self._writers[name] = RankWriter(folder / name, tensors, done=self._journal.done(name))
+        with ExitStack() as stack:
+            self._journal = stack.enter_context(Journal(folder))
+            for name, tensors in unified.files.items():
+                self._writers[name] = RankWriter(folder / name, tensors, done=self._journal.done(name))
+                stack.callback(self._writers[name].close)
+            self._open = stack.pop_all()
+        self._inputs = self._journal.done(INPUTS)
 
     def __enter__(self) -> UnifiedSink:
         return self
@@ -53,9 +57,7 @@ class UnifiedSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._journal.__exit__(kind, error, trace)
+        self._open.close()
 
     @property
     def read_bytes(self) -> int:
