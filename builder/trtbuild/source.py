@@ -33,11 +33,13 @@ class SourceCheckpoint:
         path: the folder.
         config: parsed config.json (of the text model when it is nested).
         tensors: name -> tensor over all files.
+        files: all weight files of the folder, sorted.
     """
 
     path: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, SourceTensor]
+    files: tuple[Path, ...]
 
     @classmethod
     def open(cls, path: Path) -> SourceCheckpoint:
@@ -47,17 +49,14 @@ class SourceCheckpoint:
             TrtbuildError: anything that makes the folder unusable; the message names the file.
         """
         config = read_config(path)
-        return cls(path=path, config=config, tensors=_tensors(path))
+        tensors = _tensors(path)
+        files = tuple(sorted({info.path for info in tensors.values()}))
+        return cls(path=path, config=config, tensors=tensors, files=files)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(info.nbytes for info in self.tensors.values())
-
-    @property
-    def files(self) -> list[Path]:
-        """All weight files, sorted."""
-        return sorted({info.path for info in self.tensors.values()})
 
     def tokenizer_files(self) -> list[Path]:
         """Return the tokenizer and generation files of the folder, none when it has no tokenizer.

@@ -53,6 +53,9 @@ class Quantization(Section):
 
     scheme: str = Field("none", description=f"One of: {', '.join(available(QUANTIZATIONS))}.")
     kv_cache: Literal["auto", "fp8", "int8"] = Field("auto", description="KV cache dtype; auto is the model's dtype.")
+    dequantize: bool = Field(
+        False, description="Read a model that is quantized already as plain weights, with the error they have."
+    )
     calibration: Calibration = Calibration()
 
     @model_validator(mode="after")

@@ -107,3 +107,20 @@ def test_what_transformers_4_needs_is_added(cli: Cli, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert "rope_theta" not in json.loads((GOLDENS / "llama" / "source" / "config.json").read_text())
     assert (config["rope_theta"], config["torch_dtype"], config["dtype"]) == (500000.0, "float16", "float16")
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_a_folder_of_the_exporter_is_kept_bit_for_bit(family: str, cli: Cli, tmp_path: Path) -> None:
+    source, kv = GOLDENS / family / "hf" / "fp8", ()
+    if family == "llama":
+        source, kv = GOLDENS / family / "hf" / "fp8_kvfp8", ("--kv-cache", "fp8")
+    options = ("--target", "pytorch", "--quantization", "fp8", *kv)
+    code, _, err = cli("convert", source, "-o", tmp_path / "out", *options)
+    assert (code, "calibrating" in err) == (0, False), err
+    given, found = (read_safetensors(folder / "model.safetensors") for folder in (source, tmp_path / "out"))
+    assert sorted(given) == sorted(found)
+    for name, tensor in given.items():
+        if name.endswith("_scale"):
+            assert float(found[name]) == pytest.approx(float(tensor), rel=1e-6), name
+        else:
+            assert found[name].tobytes() == tensor.tobytes(), name

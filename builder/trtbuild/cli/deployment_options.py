@@ -33,6 +33,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "target": ("target",),
     "quantization": ("quantization", "scheme"),
     "kv_cache": ("quantization", "kv_cache"),
+    "dequantize": ("quantization", "dequantize"),
     "dtype": ("model", "dtype"),
     "merge_lora": ("model", "merge_lora"),
     "tp": ("parallel", "tp_size"),
@@ -45,6 +46,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
 _OPTIONS = (
     click.option("--quantization", type=click.Choice(list(QUANTIZATIONS)), help=f"Weights and activations. Available: {', '.join(available(QUANTIZATIONS))}."),
     click.option("--kv-cache", type=click.Choice(KV_CACHE_DTYPES), help="KV cache dtype; auto keeps the model's."),
+    click.option("--dequantize", is_flag=True, default=None, help="Read an already quantized model as plain weights."),
     click.option("--dtype", type=click.Choice(DTYPES), help="dtype of unquantized tensors; auto keeps the source's (float32 becomes float16)."),
     click.option("--merge-lora", type=click.Path(path_type=Path), metavar="ADAPTER", help="Add a LoRA adapter (PEFT folder) to the weights."),
     click.option("--tp", type=click.IntRange(min=1), metavar="N", help="Tensor parallel size."),

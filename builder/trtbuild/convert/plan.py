@@ -15,6 +15,7 @@ from typing import Any
 
 from trtbuild.arch.registry import resolve
 from trtbuild.arch.rules import ArchSpec
+from trtbuild.convert.opening import KnownRanges, OpenedSource
 from trtbuild.dims import ModelDims
 from trtbuild.dtypes import FLOATS, FROM_CONFIG, SIZES, TO_CONFIG
 from trtbuild.errors import TrtbuildError, UsageError
@@ -23,6 +24,7 @@ from trtbuild.names import QUANTIZATIONS, available
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import load_scheme
+from trtbuild.quant.stats import CalibrationStats
 from trtbuild.rope import Rope
 from trtbuild.safetensors_file import SourceTensor
 from trtbuild.source import SourceCheckpoint
@@ -41,12 +43,17 @@ class ConversionOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConversionPlan:
-    """The complete conversion: a layout, and a source that has every tensor it needs."""
+    """The complete conversion: a layout, and a source that has every tensor it needs.
+
+    Attributes:
+        known: ranges of a quantized source whose weights are kept as they are.
+    """
 
     source: SourceCheckpoint
     layout: Layout
     options: ConversionOptions
     warnings: tuple[str, ...]
+    known: KnownRanges | None = None
 
     @property
     def dims(self) -> ModelDims:
@@ -56,21 +63,25 @@ class ConversionPlan:
     @property
     def needs_calibration(self) -> bool:
         """Whether the model must be run on sample texts first."""
-        return self.layout.scheme.needs_activations or self.layout.kv_format is not None
+        needed = self.layout.scheme.needs_activations or self.layout.kv_format is not None
+        return needed and self.known_stats is None
+
+    @property
+    def known_stats(self) -> CalibrationStats | None:
+        """All ranges that are needed, where a quantized source brings them along."""
+        if self.known is None:
+            return None
+        modules = [part.module for slot in self.layout.slots if slot.rule.quantizable for part in slot.parts]
+        return self.known.stats(modules, self.dims.num_layers, needs_kv=self.layout.kv_format is not None)
 
     def part_bytes(self, part: Part) -> int:
         """Return the bytes of a part as the source holds it."""
         return math.prod(part.shape) * SIZES[self.source.tensors[part.source].dtype]
 
     @property
-    def parts(self) -> list[Part]:
-        """Everything that is read for rank files, in storage order; the embedding of a tied head twice."""
-        return [part for slot in self.layout.slots for part in slot.parts]
-
-    @property
     def read_bytes(self) -> int:
         """Bytes of source tensors that are read, each counted once per use."""
-        return sum(self.part_bytes(part) for part in self.parts)
+        return sum(self.part_bytes(part) for part in self.layout.parts)
 
     @property
     def write_bytes(self) -> int:
@@ -152,22 +163,20 @@ class ConversionPlan:
         }
 
 
-def plan_conversion(
-    source: SourceCheckpoint, options: ConversionOptions, *, layers: int | None = None
-) -> ConversionPlan:
+def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers: int | None = None) -> ConversionPlan:
     """Plan a conversion.
 
     Args:
-        source: the opened model folder.
+        opened: the model.
         options: what the user asked for.
         layers: convert only so many layers, for trials; the source is checked whole.
 
     Raises:
         TrtbuildError: the model cannot be converted like this; the message says why and what would work.
     """
+    source = opened.source
     where = str(source.path / "config.json")
     _refuse_converted(source.config, where)
-    _refuse_quantized(source.config, where)
     architecture, arch = resolve(source.config, where=where)
     dims = arch.read_dims(source.config, architecture, where)
     if dims.num_layers > len(source.tensors):
@@ -188,7 +197,7 @@ def plan_conversion(
     _check_tensors(source, layout)
     if layers is not None:
         layout = _first_layers(layout, layers)
-    return ConversionPlan(source, layout, options, tuple(_warnings(layout, options)))
+    return ConversionPlan(source, layout, options, (*opened.notes, *_warnings(layout, options)), opened.known)
 
 
 def _first_layers(layout: Layout, layers: int) -> Layout:
@@ -263,16 +272,6 @@ def _refuse_converted(config: Mapping[str, Any], where: str) -> None:
         raise TrtbuildError(
             f"{where} belongs to a TensorRT-LLM checkpoint, which is converted already",
             hint="name the Hugging Face folder",
-        )
-
-
-def _refuse_quantized(config: Mapping[str, Any], where: str) -> None:
-    block = config.get("quantization_config")
-    if block:
-        method = block.get("quant_method", "?") if isinstance(block, Mapping) else block
-        raise TrtbuildError(
-            f"{where}: the model is already quantized (quant_method {method!r}); such sources are not read in this version",
-            hint="use the unquantized version of the model",
         )
 
 

@@ -154,7 +154,9 @@ class RankSink:
         weight_amax: dict[int | None, float] = {}
         for part in parts:
             check()
-            weight_amax[part.expert] = max(weight_amax.get(part.expert, 0.0), source.amax(part))
+            known = self._plan.known.weight_amax.get(part.module) if self._plan.known else None
+            amax = source.amax(part) if known is None else known  # codes are kept only if their scale is
+            weight_amax[part.expert] = max(weight_amax.get(part.expert, 0.0), amax)
         return {expert: scheme.scales(weight_amax=amax, input_amax=input_amax) for expert, amax in weight_amax.items()}
 
     def _write_scales(self, slot: Slot, scales: dict[int | None, dict[str, NDArray[Any]]]) -> None:

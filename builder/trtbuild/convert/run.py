@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
+from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
 from trtbuild.errors import TrtbuildError
@@ -22,7 +23,7 @@ from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
 from trtbuild.quant.stats import CalibrationStats
-from trtbuild.source import SourceCheckpoint, read_json
+from trtbuild.source import read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_layout import UnifiedLayout
 
@@ -34,20 +35,6 @@ logger = logging.getLogger(__name__)
 
 #: Ranges found before an interruption; in the folder under construction only.
 _CALIBRATION = "calibration.json"
-
-
-def open_source(deployment: Deployment) -> SourceCheckpoint:
-    """Open the model of a deployment, with its adapter merged; reads headers only.
-
-    Raises:
-        TrtbuildError: the model or the adapter is unusable, or they do not fit.
-    """
-    source = SourceCheckpoint.open(Path(deployment.model.path))
-    if deployment.model.merge_lora is None:
-        return source
-    from trtbuild.lora import Adapter, merged
-
-    return merged(source, Adapter.open(Path(deployment.model.merge_lora)))
 
 
 def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> ConversionPlan:
@@ -64,7 +51,8 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
     quantization, parallel = deployment.quantization, deployment.parallel
     is_unified = LAYOUTS[deployment.target] == "unified"
     check_options(quantization=quantization.scheme, target=deployment.target)
-    source = open_source(deployment)
+    opened = open_source(deployment)
+    source = opened.source
     options = ConversionOptions(
         quantization=quantization.scheme,
         kv_cache=quantization.kv_cache,
@@ -78,9 +66,9 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
             vocab_embedding=parallel.embedding == "vocab",
         ),
     )
-    plan = plan_conversion(source, options, layers=layers)
+    plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
-        plan = replace(plan, warnings=tuple(unified_warnings(plan, parallel)))
+        plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
     if plan.needs_calibration:
         check_samples(source, _calibration_file(deployment))
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
@@ -171,7 +159,7 @@ def convert_all(
         TrtbuildError: weights or calibration data are unusable.
     """
     seconds: dict[str, float] = {}
-    stats, calibration = None, None
+    stats, calibration = plan.known_stats, None
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
         stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, quiet=quiet)
@@ -247,7 +235,7 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
     from trtbuild.convert.execute import digest_source
 
     is_unified = LAYOUTS[target] == "unified"
-    parts = [weight.part for weight in UnifiedLayout.of(plan.layout).weights] if is_unified else plan.parts
+    parts = [weight.part for weight in UnifiedLayout.of(plan.layout).weights] if is_unified else plan.layout.parts
     with progress("verifying inputs", sum(map(plan.part_bytes, parts)), quiet=quiet) as advance:
         found = digest_source(plan, parts, advance=advance)
     changed = sorted(label for label, digest in found.items() if expected.get(label) != digest)

@@ -127,8 +127,10 @@ class UnifiedSink:
         assert self._stats is not None
         # Linears that read the same input see the same range; those of different experts' inner products do not.
         shared = [weight.part.module] if weight.part.expert is not None else list(modules)
+        known = self._plan.known.weight_amax.get(weight.part.module) if self._plan.known else None
         return self._unified.form.scales(
-            weight_amax=source.amax(weight.part), input_amax=self._stats.group_input_amax(shared)
+            weight_amax=source.amax(weight.part) if known is None else known,  # codes are kept only if their scale is
+            input_amax=self._stats.group_input_amax(shared),
         )
 
     def _encoder(

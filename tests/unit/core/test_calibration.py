@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.conftest import write_safetensors
 
+from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.errors import TrtbuildError
 from trtbuild.parallel import Parallel
@@ -121,7 +122,9 @@ def test_ranges_equal_those_of_an_independent_forward(make_model: Make, family: 
     )
     folder = make_model(torch_dtype="float32", **extra)
     source = SourceCheckpoint.open(folder)
-    plan = plan_conversion(source, ConversionOptions(quantization="fp8", kv_cache="int8", parallel=Parallel()))
+    plan = plan_conversion(
+        OpenedSource(source), ConversionOptions(quantization="fp8", kv_cache="int8", parallel=Parallel())
+    )
     rows = ((5, 6, 7, 8), (9, 1))
     tokens: list[int] = []
     stats = calibrate(plan, Samples(rows, "test"), dtype="float32", advance=tokens.append)

@@ -15,6 +15,7 @@ from tests.conftest import read_safetensors
 
 from trtbuild.convert import execute as module
 from trtbuild.convert.execute import execute
+from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.errors import TrtbuildError
 from trtbuild.parallel import Parallel
@@ -28,7 +29,7 @@ def convert(
     folder: Path, out: Path, tp: int = 1, pp: int = 1, *, vocab_embedding: bool = False, **options: Any
 ) -> list[Tensors]:
     parallel = Parallel(tp, pp, vocab_embedding=vocab_embedding)
-    plan = plan_conversion(SourceCheckpoint.open(folder), ConversionOptions(parallel=parallel, **options))
+    plan = plan_conversion(OpenedSource(SourceCheckpoint.open(folder)), ConversionOptions(parallel=parallel, **options))
     out.mkdir()
     done: list[int] = []
     result = execute(plan, out, stats=None, advance=done.append)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.names import QUANTIZATIONS
@@ -21,7 +22,7 @@ SEVEN = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_p
 
 def plan(folder: Path, tp: int = 1, pp: int = 1, *, vocab_embedding: bool = False, **options: Any) -> ConversionPlan:
     parallel = Parallel(tp, pp, vocab_embedding=vocab_embedding)
-    return plan_conversion(SourceCheckpoint.open(folder), ConversionOptions(parallel=parallel, **options))
+    return plan_conversion(OpenedSource(SourceCheckpoint.open(folder)), ConversionOptions(parallel=parallel, **options))
 
 
 def shapes(made: ConversionPlan, rank: int = 0) -> dict[str, tuple[int, ...]]:
@@ -91,12 +92,6 @@ def test_weight_only_leaves_the_exclusion_list_out(make_model: Make) -> None:
         "quant_algo": "W8A16",
         "kv_cache_quant_algo": None,
     }
-
-
-def test_already_quantized_sources_are_refused_by_method(make_model: Make) -> None:
-    block = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "modules_to_not_convert": ["gate"]}
-    with pytest.raises(TrtbuildError, match="already quantized .quant_method 'awq'"):
-        plan(make_model(quantization_config=block))
 
 
 def test_packed_integers_are_never_taken_for_weights(make_model: Make) -> None:
@@ -187,7 +182,7 @@ def test_targets_and_sizes_that_do_not_exist_are_refused() -> None:
 def test_experts_are_refused_where_there_are_none(make_model: Make) -> None:
     options = ConversionOptions(parallel=Parallel(2, moe_ep_size=2))
     with pytest.raises(TrtbuildError, match="moe_ep_size=2: LlamaForCausalLM has no experts"):
-        plan_conversion(SourceCheckpoint.open(make_model()), options)
+        plan_conversion(OpenedSource(SourceCheckpoint.open(make_model())), options)
     with pytest.raises(UsageError, match="moe_ep_size=2 does not divide tp_size=3"):
         Parallel(3, moe_ep_size=2)
 

@@ -56,7 +56,7 @@ def calibrate(
     for what, value in observed.items():
         if not isfinite(value):
             digest_source(
-                plan, plan.parts, advance=lambda _: None
+                plan, plan.layout.parts, advance=lambda _: None
             )  # damaged weights are the likelier cause, and are named better
             raise TrtbuildError(
                 f"calibration in {dtype}: {what} reached {value}", hint="use --calibration-dtype float32 or bfloat16"

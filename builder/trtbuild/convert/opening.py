@@ -1,0 +1,130 @@
+"""Opens the model of a deployment: plain, already quantized, or with an adapter to merge; reads headers only.
+
+Decides what becomes of weights that are quantized already: kept as they are, dequantized because the user said so, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtbuild.errors import UsageError
+from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
+from trtbuild.quant.stats import CalibrationStats
+from trtbuild.source import SourceCheckpoint
+from trtbuild.spec import Deployment
+
+#: Algorithm of a quantized source -> scheme whose rank files hold the very same numbers.
+KEPT_BY = {"FP8": "fp8"}
+#: Largest E4M3 number: a stored scale times this is the range it stands for.
+_E4M3_MAX = 448.0
+
+
+_KEPT = (
+    "the source's weights ({what}) are kept; where the layout wants one scale for several (q, k, v; gate and up), those with a smaller "
+    "one are rounded again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRanges:
+    """Ranges that a quantized source brings along.
+
+    Attributes:
+        weight_amax: Hugging Face module -> range of its weight.
+        input_amax: Hugging Face module -> range of its input.
+        kv_amax: attention module ("model.layers.0.self_attn") -> ranges of keys and of values.
+    """
+
+    weight_amax: Mapping[str, float]
+    input_amax: Mapping[str, float]
+    kv_amax: Mapping[str, tuple[float, float]]
+
+    def stats(self, modules: Sequence[str], num_layers: int, *, needs_kv: bool) -> CalibrationStats | None:
+        """Return the ranges as those of a calibration, None when one that is needed is missing.
+
+        Args:
+            modules: linears whose input range is needed.
+            num_layers: of the model.
+            needs_kv: whether the ranges of keys and values are needed.
+        """
+        if any(module not in self.input_amax for module in modules):
+            return None
+        layers = {int(name.split(".")[-2]): amax for name, amax in self.kv_amax.items()}
+        if needs_kv and not set(range(num_layers)) <= set(layers):
+            return None
+        k_amax, v_amax = zip(*(layers[layer] for layer in range(num_layers)), strict=True) if needs_kv else ((), ())
+        return CalibrationStats(dict(self.input_amax), k_amax, v_amax, samples=0, tokens=0, digest="")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSource:
+    """A model that can be read as plain weights.
+
+    Attributes:
+        source: its tensors by their unquantized names.
+        known: ranges of a quantized source that is kept as it is, else None.
+        notes: what the user must be told.
+    """
+
+    source: SourceCheckpoint
+    known: KnownRanges | None = None
+    notes: tuple[str, ...] = ()
+
+
+def open_source(deployment: Deployment) -> OpenedSource:
+    """Open the model of a deployment.
+
+    Raises:
+        UsageError: it is quantized, and neither kept nor to be dequantized.
+        TrtbuildError: the model or the adapter is unusable, or they do not fit.
+    """
+    opened = _open_model(deployment)
+    if deployment.model.merge_lora is None:
+        return opened
+    if opened.known is not None:
+        raise UsageError(
+            f"{deployment.model.path} is quantized; an adapter cannot be added to weights that are kept as they are",
+            hint="add --dequantize, or use the unquantized model",
+        )
+    from trtbuild.lora import Adapter, merged
+
+    adapter = Adapter.open(Path(deployment.model.merge_lora))
+    return OpenedSource(merged(opened.source, adapter), notes=opened.notes)
+
+
+def _open_model(deployment: Deployment) -> OpenedSource:
+    raw = SourceCheckpoint.open(Path(deployment.model.path))
+    if declared_method(raw) is None:
+        if deployment.quantization.dequantize:
+            raise UsageError(
+                f"{raw.path} is not quantized, there is nothing to dequantize", hint="leave out --dequantize"
+            )
+        return OpenedSource(raw)
+    found = read_quantized(raw)
+    what = f"{found.method}, {found.algorithm}"
+    if deployment.quantization.dequantize:
+        return OpenedSource(
+            found.source, notes=(f"the source is quantized ({what}) and is dequantized first", *found.notes)
+        )
+    if found.algorithm == "NONE":  # only its KV cache is
+        return OpenedSource(found.source, notes=found.notes)
+    keeper = KEPT_BY.get(found.algorithm)
+    if keeper == deployment.quantization.scheme:
+        return OpenedSource(
+            found.source, _ranges(found), (f"the source's weights ({what}) are kept as they are", *found.notes)
+        )
+    keep = f"keep it with --quantization {keeper}, or " if keeper else ""
+    raise UsageError(
+        f"{raw.path} is already quantized ({what}), and scheme '{deployment.quantization.scheme}' does not keep that",
+        hint=f"{keep}add --dequantize to convert the dequantized weights, or use the unquantized model",
+    )
+
+
+def _ranges(found: QuantizedSource) -> KnownRanges:
+    return KnownRanges(
+        weight_amax=found.weight_amax,
+        input_amax=found.input_amax,
+        kv_amax={name: (k * _E4M3_MAX, v * _E4M3_MAX) for name, (k, v) in found.kv_scales.items()},
+    )

@@ -1,0 +1,135 @@
+"""Models that are quantized already: kept where the layout holds the same numbers, dequantized on request, else refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.conftest import GOLDENS, read_safetensors, write_safetensors
+
+Cli = Callable[..., tuple[int, str, str]]
+Make = Callable[..., Path]
+
+
+def requantized(given: dict[str, np.ndarray], modules: tuple[str, ...]) -> tuple[dict[str, np.ndarray], float]:
+    """Return the codes [out, in] of modules that share the largest of their scales, and that scale."""
+    scale = max(given[f"{name}.weight_scale"] for name in modules)
+    codes = {}
+    for name in modules:
+        real = given[f"{name}.weight"].astype(np.float32) * given[f"{name}.weight_scale"]
+        codes[name] = np.clip(real / scale, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    return codes, float(scale)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("kv", [(), ("--kv-cache", "fp8")])
+def test_fp8_codes_and_scales_are_kept_without_calibration(
+    kv: tuple[str, ...], tp: int, cli: Cli, tmp_path: Path
+) -> None:
+    source, out = GOLDENS / "llama" / "hf" / "fp8_kvfp8", tmp_path / "out"
+    code, _, err = cli("convert", source, "-o", out, "--quantization", "fp8", "--tp", tp, *kv)
+    assert code == 0, err
+    assert "(modelopt, FP8) are kept" in err and "calibrating" not in err
+    given = read_safetensors(source / "model.safetensors")
+    ranks = [read_safetensors(out / f"rank{rank}.safetensors") for rank in range(tp)]
+    hf, ours = "model.layers.1", "transformer.layers.1"
+
+    def stored(target: str, axis: int) -> np.ndarray:
+        return np.concatenate([rank[f"{ours}.{target}.weight"].view(np.uint8) for rank in ranks], axis=axis)
+
+    for name, target in (("self_attn.o_proj", "attention.dense"), ("mlp.down_proj", "mlp.proj")):
+        assert np.array_equal(stored(target, 1), given[f"{hf}.{name}.weight"].view(np.uint8)), (
+            "alone: not one bit changes"
+        )
+        for suffix, key in (("weights_scaling_factor", "weight_scale"), ("activation_scaling_factor", "input_scale")):
+            assert ranks[0][f"{ours}.{target}.{suffix}"][0] == pytest.approx(
+                float(given[f"{hf}.{name}.{key}"]), rel=1e-6
+            )
+    shared, scale = requantized(given, (f"{hf}.mlp.gate_proj", f"{hf}.mlp.up_proj"))
+    assert np.array_equal(stored("mlp.fc", 0), shared[f"{hf}.mlp.gate_proj"])
+    assert np.array_equal(stored("mlp.gate", 0), shared[f"{hf}.mlp.up_proj"])
+    assert ranks[0][f"{ours}.mlp.fc.weights_scaling_factor"][0] == pytest.approx(scale, rel=1e-6)
+    shared, _ = requantized(given, tuple(f"{hf}.self_attn.{part}_proj" for part in "qkv"))
+    q = np.concatenate([rank[f"{ours}.attention.qkv.weight"].view(np.uint8)[: 128 // tp] for rank in ranks])
+    assert np.array_equal(q, shared[f"{hf}.self_attn.q_proj"])
+    assert cli("verify", out)[0] == 0
+
+
+def test_ranges_that_the_model_lacks_are_calibrated_with_the_weights_it_has(cli: Cli, tmp_path: Path) -> None:
+    source, out = GOLDENS / "mixtral" / "hf" / "fp8", tmp_path / "out"
+    calibration = ("--calibration", GOLDENS / "mixtral" / "calibration_ids.safetensors")
+    code, _, err = cli("convert", source, "-o", out, "--quantization", "fp8", "--tp", "2", "--ep", "2")
+    assert (code, "calibrating" in err) == (0, False), err
+    assert cli("verify", out)[0] == 0
+    code, _, err = cli(
+        "convert", source, "-o", tmp_path / "kv", "--quantization", "fp8", "--kv-cache", "fp8", *calibration
+    )
+    assert (code, "calibrating" in err) == (0, True), err
+    assert cli("verify", tmp_path / "kv")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["int4_awq_g64", "nvfp4", "fp8_pc_pt", "fp8_block", "fp8_kvfp8"])
+def test_what_would_be_dequantized_is_refused_unless_it_is_asked_for(name: str, cli: Cli, tmp_path: Path) -> None:
+    source, out = GOLDENS / "llama" / "hf" / name, tmp_path / "out"
+    code, _, err = cli("convert", source, "-o", out)
+    assert (code, "is already quantized (modelopt" in err, "--dequantize" in err) == (2, True, True)
+    assert ("--quantization fp8" in err) == (name == "fp8_kvfp8")
+    code, _, err = cli("convert", source, "-o", out, "--dequantize", "--tp", "2")
+    assert code == 0, err
+    assert "is dequantized first" in err
+    assert cli("verify", out)[0] == 0
+    plain = read_safetensors(GOLDENS / "llama" / "source" / "model.safetensors")["model.layers.0.mlp.down_proj.weight"]
+    ranks = [read_safetensors(out / f"rank{rank}.safetensors") for rank in range(2)]
+    found = np.concatenate([rank["transformer.layers.0.mlp.proj.weight"] for rank in ranks], axis=1).astype(np.float64)
+    error = np.sqrt(np.square(found - plain).mean() / np.square(plain.astype(np.float64)).mean())
+    assert 0 < error < 0.15
+
+
+def test_a_dequantized_model_may_be_quantized_anew(cli: Cli, tmp_path: Path) -> None:
+    source, out = GOLDENS / "llama" / "hf" / "int4_awq_g64", tmp_path / "out"
+    code, _, err = cli("convert", source, "-o", out, "--dequantize", "--quantization", "int8_weight_only")
+    assert code == 0, err
+
+
+def test_formats_that_are_not_read_are_refused_with_a_way_out(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    block = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    code, _, err = cli("plan", make_model(quantization_config=block))
+    assert (code, "bitsandbytes" in err, "merge the adapter" in err) == (1, True, True)
+
+
+def test_a_plain_model_has_nothing_to_dequantize(make_model: Make, cli: Cli) -> None:
+    code, _, err = cli("plan", make_model(), "--dequantize")
+    assert (code, "is not quantized" in err) == (2, True)
+
+
+def test_an_adapter_does_not_change_weights_that_are_kept(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli(
+        "plan", GOLDENS / "llama" / "hf" / "fp8_kvfp8", "--quantization", "fp8", "--merge-lora", tmp_path / "adapter"
+    )
+    assert (code, "cannot be added to weights that are kept" in err) == (2, True)
+
+
+def test_packed_weights_never_end_up_as_numbers(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    folder = make_model()
+    tensors = {name: np.array(value) for name, value in read_safetensors(folder / "model.safetensors").items()}
+    packed = "model.layers.0.mlp.up_proj"
+    tensors[f"{packed}.qweight"] = np.zeros((64, 24), np.int32)
+    del tensors[f"{packed}.weight"]
+    write_safetensors(folder / "model.safetensors", tensors)
+    code, _, err = cli("convert", folder, "-o", tmp_path / "out")
+    assert (code, f"lacks 1 tensors that LlamaForCausalLM needs: {packed}.weight" in err) == (1, True)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": 32,
+        "zero_point": True,
+        "version": "gemm",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    code, _, err = cli("convert", folder, "-o", tmp_path / "out", "--dequantize")
+    assert (code, "awq" in err.lower()) == (1, True)
