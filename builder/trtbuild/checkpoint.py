@@ -243,6 +243,10 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _layout(config: Mapping[str, Any], where: str) -> Layout:
     arch = lookup(config["architecture"], where=where)
     mapping, quantization = config["mapping"], config["quantization"]
+    if mapping.get("cp_size", 1) != 1:
+        raise TrtbuildError(
+            f"{where}: cp_size = {mapping['cp_size']}: context parallelism is not supported", hint=_HINT
+        )
     parallel = Parallel(
         mapping["tp_size"],
         mapping["pp_size"],

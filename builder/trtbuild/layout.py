@@ -193,8 +193,15 @@ class Layout:
         experts = len(self.local_experts(slot, tp_rank))
         return (experts, rows // experts, *columns)
 
-    def tensors(self, rank: Rank) -> Iterator[StoredTensor]:
-        """Yield every tensor of a rank file."""
+    @cached_property
+    def _files(self) -> tuple[tuple[StoredTensor, ...], ...]:
+        return tuple(tuple(self._tensors(rank)) for rank in self.parallel.ranks())
+
+    def tensors(self, rank: Rank) -> tuple[StoredTensor, ...]:
+        """Return every tensor of a rank file."""
+        return self._files[rank.index]
+
+    def _tensors(self, rank: Rank) -> Iterator[StoredTensor]:
         for slot in self.slots:
             if slot.pp_rank != rank.pp_rank:
                 continue

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
 from trtbuild.convert.run import plan_deployment, write_bytes
 from trtbuild.convert.unified_plan import describe
 from trtbuild.dtypes import SIZES
 from trtbuild.limits import resolve_limits
 from trtbuild.parallel import Parallel
+from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Deployment
 
 #: Bytes of one element of a quantized KV cache (FP8 and INT8).
@@ -17,11 +20,19 @@ _QUANTIZED_KV_BYTES = 1
 
 
 def plan(deployment: Deployment) -> dict[str, Any]:
-    """Return the plan of a deployment as plain data; it contains the conversion plan.
+    """Return the plan of a deployment as plain data; it contains the conversion plan, or the size of a model that is not converted.
 
     Raises:
         TrtbuildError: the deployment cannot be built.
     """
+    raw = SourceCheckpoint.open(Path(deployment.model.path))
+    if (architecture := architecture_of(raw.config)) is not None:
+        return {
+            "target": deployment.target,
+            "is_converted": False,
+            "instead": INSTEAD,
+            **asdict(size_model(raw, architecture)),
+        }
     conversion = plan_deployment(deployment)
     layout = conversion.layout
     # A unified folder is planned uncut; the server cuts it as the deployment says.
@@ -36,6 +47,7 @@ def plan(deployment: Deployment) -> dict[str, Any]:
         kv_ranks.append({"rank": rank.index, "bytes_per_token": per_token, "pool_bytes": per_token * limits.kv_tokens})
     return {
         "target": deployment.target,
+        "is_converted": True,
         "conversion": describe(conversion, [deployment.target], tensors=False),
         "limits": {
             **asdict(limits),

@@ -83,6 +83,13 @@ class ParallelSection(Section):
         "replicated", description="Keep the embedding whole on every rank, or cut it over the vocabulary."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_context_parallelism(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "cp_size" in data:
+            raise ValueError("context parallelism (cp_size) is not supported; use tp_size, pp_size or ep_size")
+        return data
+
 
 class Limits(Section):
     """What one server accepts at most."""

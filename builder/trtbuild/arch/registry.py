@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from trtbuild.arch.rules import ArchSpec
+from trtbuild.arch.sized import INSTEAD, SIZED_ONLY
 from trtbuild.errors import TrtbuildError
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,11 @@ def lookup(architecture: str, *, where: str) -> ArchSpec:
     Raises:
         TrtbuildError: it is not supported; the nearest supported name is given.
     """
+    if architecture in SIZED_ONLY:
+        raise TrtbuildError(
+            f"{where}: architecture '{architecture}' is not converted: {SIZED_ONLY[architecture]}",
+            hint=f"{INSTEAD}; `trtbuild plan` tells what it takes",
+        )
     if architecture not in ARCHITECTURES:
         near = get_close_matches(architecture, ARCHITECTURES, n=1)
         raise TrtbuildError(

@@ -55,8 +55,17 @@ def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(plan)
         return
+    console = stdout_console()
+    if not plan["is_converted"]:
+        held = ", ".join(f"{size(count)} {dtype}" for dtype, count in plan["weight_bytes"].items())
+        console.print(
+            f"[bold]{plan['architecture']}[/] is not converted: {plan['reason']}.\n{plan['num_parameters']:,} parameters: {held}; "
+            f"{plan['kv_values_per_token']:,} numbers of KV cache per token.\n{plan['instead']}.",
+            soft_wrap=True,
+        )
+        return
     print_conversion_plan(plan["conversion"], as_json=False)
-    console, limits = stdout_console(), plan["limits"]
+    limits = plan["limits"]
     console.print(
         f"target {plan['target']}; up to {limits['max_batch_size']} requests of {limits['max_seq_len']} tokens, "
         f"{limits['max_num_tokens']} tokens per step",

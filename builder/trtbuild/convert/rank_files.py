@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from trtbuild import __version__
 from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.cast import cast
+from trtbuild.convert.cast import cast, tabled
 from trtbuild.convert.journal import INPUTS, Journal
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.writer import RankWriter
@@ -212,7 +212,7 @@ class RankSink:
                 return lambda block: block
             return lambda block: cast(block, part, dtype, offset)
         scheme, own = self._layout.scheme, scales[part.expert]
-        return lambda block: scheme.encode(block.astype(np.float32), own)
+        return tabled(lambda block: scheme.encode(block, own), part, source_dtype, is_elementwise=scheme.is_elementwise)
 
     def _write_kv_scales(self) -> tuple[float, ...]:
         parallel, kv_format, stats = self._layout.parallel, self._layout.kv_format, self._stats

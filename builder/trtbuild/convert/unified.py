@@ -11,11 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.cast import cast
+from trtbuild.convert.cast import cast, tabled
 from trtbuild.convert.journal import INPUTS, Journal
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.rank_files import ConversionResult
@@ -138,7 +137,12 @@ class UnifiedSink:
     ) -> Callable[[NDArray[Any]], NDArray[Any]]:
         form, dtype = self._unified.form, self._unified.layout.dtype
         if scales:
-            return lambda block: form.encode(block.astype(np.float32), scales, dtype)
+            return tabled(
+                lambda block: form.encode(block, scales, dtype),
+                weight.part,
+                source_dtype,
+                is_elementwise=form.is_elementwise,
+            )
         if source_dtype == dtype:
             return lambda block: block
         return lambda block: cast(block, weight.part, dtype)

@@ -35,6 +35,7 @@ class Fp8:
         ScaleTensor("activation_scaling_factor", "F32", (1,), is_per_expert=False),
     )
     needs_activations = True
+    is_elementwise = True
 
     def config(self) -> dict[str, Any]:
         """Return the algorithm and the full list of excluded modules."""

@@ -19,6 +19,7 @@ class NoQuantization:
     weight_dtype: str | None = None
     scale_tensors: tuple[ScaleTensor, ...] = ()
     needs_activations = False
+    is_elementwise = True
 
     def config(self) -> dict[str, Any]:
         """Return nothing but the missing algorithm."""

@@ -50,6 +50,7 @@ class QuantScheme(Protocol):
         weight_dtype: safetensors dtype of the stored codes, None when the weight stays in the model's dtype.
         scale_tensors: what is stored beside each weight.
         needs_activations: whether input ranges must be calibrated.
+        is_elementwise: whether a code depends on its own value and the scales alone, not on where the value is.
     """
 
     name: str
@@ -57,6 +58,7 @@ class QuantScheme(Protocol):
     weight_dtype: str | None
     scale_tensors: tuple[ScaleTensor, ...]
     needs_activations: bool
+    is_elementwise: bool
 
     def config(self) -> dict[str, Any]:
         """Return the entries of `quantization` in config.json besides the KV cache's."""

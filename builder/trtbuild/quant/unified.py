@@ -30,6 +30,7 @@ class UnifiedFormat(Protocol):
         quant_algo: what `hf_quant_config.json` says, None for plain weights.
         weight_dtype: safetensors dtype of the codes, None for plain weights.
         scale_tensors: stored beside each weight, under the module's name.
+        is_elementwise: whether a code depends on its own value and the scales alone, not on where the value is.
         description: `input_activations` and `weights` of `config_groups.group_0`, empty where ModelOpt writes no groups (2.2).
     """
 
@@ -37,6 +38,7 @@ class UnifiedFormat(Protocol):
     quant_algo: str | None
     weight_dtype: str | None
     scale_tensors: tuple[ScaleTensor, ...]
+    is_elementwise: bool
     description: Mapping[str, Any]
 
     def scales(self, *, weight_amax: float, input_amax: float) -> dict[str, NDArray[Any]]:
@@ -59,6 +61,7 @@ class UnifiedPlain:
     quant_algo: str | None = None
     weight_dtype: str | None = None
     scale_tensors: tuple[ScaleTensor, ...] = ()
+    is_elementwise = True
     description: Mapping[str, Any] = {}
 
     def scales(self, *, weight_amax: float, input_amax: float) -> dict[str, NDArray[Any]]:
@@ -89,6 +92,7 @@ class UnifiedFp8:
         ScaleTensor("weight_scale", "F32", ()),
         ScaleTensor("input_scale", "F32", ()),
     )
+    is_elementwise = True
     description: Mapping[str, Any] = {
         "input_activations": {"dynamic": False, "num_bits": 8, "type": "float"},
         "weights": {"dynamic": False, "num_bits": 8, "type": "float"},

@@ -30,6 +30,7 @@ class _WeightOnly:
     weight_dtype: str | None = None
     scale_tensors: tuple[ScaleTensor, ...] = ()
     needs_activations = False
+    is_elementwise = True
 
     def config(self) -> dict[str, Any]:
         """Return the algorithm alone: with a list of exclusions the load-time quantizer would match other names (2.8)."""

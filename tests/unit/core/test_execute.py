@@ -19,6 +19,7 @@ from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.errors import TrtbuildError
 from trtbuild.parallel import Parallel
+from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import SourceCheckpoint
 
 Make = Callable[..., Path]
@@ -85,6 +86,28 @@ def test_row_and_column_slices_are_right_whatever_the_block_size(
         assert same(rank[f"{layer}.mlp.gate.weight"], up[96 * r : 96 * (r + 1)])
         expected = np.concatenate([q[32 * r : 32 * (r + 1)], k[16 * r : 16 * (r + 1)], v[16 * r : 16 * (r + 1)]])
         assert same(rank[f"{layer}.attention.qkv.weight"], expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_codes_looked_up_are_those_computed(
+    make_model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    folder = make_model(torch_dtype=dtype)
+    plan = plan_conversion(OpenedSource(SourceCheckpoint.open(folder)), ConversionOptions(quantization="fp8"))
+    modules = [part.module for slot in plan.layout.slots if slot.rule.quantizable for part in slot.parts]
+    stats = CalibrationStats(dict.fromkeys(modules, 2.0), (), (), 1, 1, "")
+    files = []
+    for name, least in (("looked up", 0), ("computed", 2**60)):
+        monkeypatch.setattr("trtbuild.convert.cast.LEAST_TABLED", least)
+        (tmp_path / name).mkdir()
+        module.execute(plan, tmp_path / name, stats=stats, advance=lambda _: None)
+        files.append((tmp_path / name / "rank0.safetensors").read_bytes())
+    assert files[0] == files[1]
+    source, rank = source_of(folder), read_safetensors(tmp_path / "computed" / "rank0.safetensors")
+    weight = source["model.layers.0.self_attn.o_proj.weight"].astype(np.float64)
+    scale = float(np.float32(np.abs(weight).max()) / np.float32(448))
+    decoded = rank["transformer.layers.0.attention.dense.weight"].astype(np.float64) * scale
+    assert (np.abs(decoded - weight) <= np.maximum(np.abs(weight) / 16, scale / 1024) * 1.00001).all()
 
 
 @pytest.mark.parametrize(("tp", "rows"), [(2, 65), (4, 33)])

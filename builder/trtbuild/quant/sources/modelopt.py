@@ -16,11 +16,11 @@ from trtbuild.quant.sources.assemble import Declaration, as_mapping, kv_algorith
 from trtbuild.quant.sources.coding import FP8, INT8, SCALE, Coding, E2m1Columns, NibbleRows
 from trtbuild.quant.sources.grid import divide_groups, lay_grid, require_length, require_matrix
 from trtbuild.quant.sources.parts import Format, Linear, Part
+from trtbuild.quant.sources.registry import MODELOPT_FILE
 from trtbuild.quant.sources.row_major import GlobalScale, RowMajorWeight
 from trtbuild.safetensors_file import TensorReader
 from trtbuild.source import SourceCheckpoint, read_json
 
-FILE = "hf_quant_config.json"
 #: Side of the square blocks of `FP8_PB_WO`.
 _FP8_BLOCK = 128
 #: Inputs of an NVFP4 block, and what a static NVFP4 input scale of one stands for.
@@ -98,7 +98,7 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
     Raises:
         TrtbuildError: they disagree, or name an algorithm that is not read.
     """
-    file = source.path / FILE
+    file = source.path / MODELOPT_FILE
     legacy = as_mapping(read_json(file).get("quantization")) if file.is_file() else {}
     facts = {**legacy, **{key: value for key, value in block.items() if value is not None}}
     algo = facts.get("quant_algo")
@@ -112,7 +112,7 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
     if algo == _MIXED and not isinstance(layers, Mapping):
         raise TrtbuildError(
             f"{source.path} declares quant_algo {_MIXED} without quantized_layers",
-            hint=f"{FILE} has to say which algorithm each module has; export the model again",
+            hint=f"{MODELOPT_FILE} has to say which algorithm each module has; export the model again",
         )
     size = facts.get("group_size", _group_size(block))
     common = _format(algo, size, str(source.path)) if algo and not layers else None
@@ -129,7 +129,7 @@ def declare(source: SourceCheckpoint, block: Mapping[str, Any]) -> Declaration:
             raise TrtbuildError(
                 f"{source.path}: {linear.module} has quantized tensors ({', '.join(sorted(linear.parts))}), but the folder "
                 "declares no algorithm for it",
-                hint=f"add it to quantized_layers of {FILE}, or export the model again",
+                hint=f"add it to quantized_layers of {MODELOPT_FILE}, or export the model again",
             )
         return found
 
@@ -157,7 +157,7 @@ def _format(algo: object, group_size: int | None, where: str) -> Format:
     if row.tile[1] == -1 and not (isinstance(size, int) and size > 0):
         raise TrtbuildError(
             f"{where} declares quant_algo {algo!r} with group_size {size!r}",
-            hint=f"{FILE} has to hold the group size, a positive number; config.json of ModelOpt does not",
+            hint=f"{MODELOPT_FILE} has to hold the group size, a positive number; config.json of ModelOpt does not",
         )
     return Format(
         parts=(Part("weight", row.coding.dtypes), Part("weight_scale", row.scale_dtypes), *row.extra),

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from importlib import import_module
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.quant.sources import autoawq, compressed_tensors, gptq, modelopt, vendor_fp8
-from trtbuild.quant.sources.assemble import Declaration, assemble
 from trtbuild.quant.sources.result import QuantizedSource
 from trtbuild.source import SourceCheckpoint
 
-#: `quant_method` -> reader of its declaration.
-METHODS: dict[str, Callable[[SourceCheckpoint, Mapping[str, Any]], Declaration]] = {
-    "modelopt": modelopt.declare,
-    "compressed-tensors": compressed_tensors.declare,
-    "awq": autoawq.declare,
-    "gptq": gptq.declare,
-    "fp8": vendor_fp8.declare,
+#: `quant_method` -> module whose `declare` reads its declaration; loaded when such a folder comes.
+METHODS: dict[str, str] = {
+    "modelopt": "trtbuild.quant.sources.modelopt",
+    "compressed-tensors": "trtbuild.quant.sources.compressed_tensors",
+    "awq": "trtbuild.quant.sources.autoawq",
+    "gptq": "trtbuild.quant.sources.gptq",
+    "fp8": "trtbuild.quant.sources.vendor_fp8",
 }
+#: What ModelOpt's exporter writes beside config.json.
+MODELOPT_FILE = "hf_quant_config.json"
 #: Ways out for methods that are common and not read.
 WAYS_OUT = {
     "bitsandbytes": (
@@ -38,7 +38,7 @@ def declared_method(source: SourceCheckpoint) -> str | None:
     if block:
         method = block.get("quant_method") if isinstance(block, Mapping) else None
         return str(method).lower().replace("_", "-")
-    return "modelopt" if (source.path / modelopt.FILE).is_file() else None
+    return "modelopt" if (source.path / MODELOPT_FILE).is_file() else None
 
 
 def read_quantized(source: SourceCheckpoint) -> QuantizedSource:
@@ -55,11 +55,12 @@ def read_quantized(source: SourceCheckpoint) -> QuantizedSource:
     method = declared_method(source)
     if method is None:
         raise TrtbuildError(f"{source.path} declares no quantization", hint="convert it as an unquantized model")
-    declare = METHODS.get(method)
-    if declare is None:
+    if method not in METHODS:
         raise TrtbuildError(
             f"{source.path} is quantized with quant_method {method!r}, which is not read",
             hint=f"read are: {', '.join(METHODS)}; {WAYS_OUT.get(method, _WAY_OUT)}",
         )
     block = source.config.get("quantization_config")
-    return assemble(source, declare(source, block if isinstance(block, Mapping) else {}))
+    declaration = import_module(METHODS[method]).declare(source, block if isinstance(block, Mapping) else {})
+    found: QuantizedSource = import_module("trtbuild.quant.sources.assemble").assemble(source, declaration)
+    return found

@@ -155,6 +155,16 @@ def test_codes_are_within_the_stated_bound(dtype: str) -> None:
     assert (error <= np.abs(block) * (2.0**-4 + 2.0**-8))[normal].all()
 
 
+def test_codes_looked_up_are_those_computed(make_model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(make_model(), quantization="fp8")
+    files = []
+    for name, least in (("looked up", 0), ("computed", 2**60)):
+        monkeypatch.setattr("trtbuild.convert.cast.LEAST_TABLED", least)
+        write(plan, UnifiedLayout.of(plan.layout), tmp_path / name)
+        files.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert files[0] == files[1]
+
+
 def test_a_layer_of_zeros_has_a_positive_scale() -> None:
     scales = UnifiedFp8().scales(weight_amax=0.0, input_amax=0.0)
     assert all(float(scale) > 0 for scale in scales.values())
