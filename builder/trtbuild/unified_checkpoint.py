@@ -75,6 +75,14 @@ class UnifiedCheckpoint:
         return checkpoint
 
     @property
+    def files(self) -> dict[str, dict[str, TensorInfo]]:
+        """File name -> tensor name -> TensorInfo."""
+        found: dict[str, dict[str, TensorInfo]] = {}
+        for name, info in self.tensors.items():
+            found.setdefault(info.path.name, {})[name] = info
+        return found
+
+    @property
     def dims(self) -> ModelDims:
         """Dimensions of the model."""
         return self.unified.layout.dims
@@ -108,7 +116,7 @@ class UnifiedCheckpoint:
             for weight in self.unified.weights:
                 values = reader.read(self.tensors[weight.tensor.name])
                 if weight.scales:
-                    values = self.unified.form.decode(values, self._scales(weight, reader))
+                    values = self.unified.form.decode(values, self.scales(weight, reader))
                 yield weight.tensor.name, values.T if weight.is_transposed else values
 
     def activation_scales(self) -> dict[str, float]:
@@ -130,7 +138,8 @@ class UnifiedCheckpoint:
                 for pair in self.unified.kv_scales
             ]
 
-    def _scales(self, weight: UnifiedWeight, reader: TensorReader) -> dict[str, NDArray[Any]]:
+    def scales(self, weight: UnifiedWeight, reader: TensorReader) -> dict[str, NDArray[Any]]:
+        """Return suffix -> scale tensor; empty for a weight that is not quantized."""
         return {scale.name.rpartition(".")[2]: reader.read(self.tensors[scale.name]) for scale in weight.scales}
 
 

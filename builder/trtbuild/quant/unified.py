@@ -49,6 +49,10 @@ class UnifiedFormat(Protocol):
         """Return the codes of some rows. block: [rows, in], float32; dtype: safetensors dtype of the model."""
         ...
 
+    def bound(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return how far a decoded value may be from the original. block: [rows, in], float32, original; result of the same shape."""
+        ...
+
     def decode(self, weight: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the numbers that codes stand for. weight: [out, in] as stored; result [out, in], float32."""
         ...
@@ -72,6 +76,11 @@ class UnifiedPlain:
         """Return the block."""
         return block
 
+    def bound(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return zero: the file holds the weight itself."""
+        zero: NDArray[Any] = block * 0
+        return zero
+
     def decode(self, weight: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the weight."""
         return weight
@@ -82,7 +91,7 @@ class UnifiedFp8:
 
     Every weight has its own scale; the loader takes the largest of a fused group and rounds the codes again (2.6). The quotient is
     rounded to the model's dtype before it is rounded to E4M3, as ModelOpt does (2.8); both half to even.
-    Error bound: |w - code * scale| <= (2^-4 + 2^-8) |w| for normal codes (2^-8 is bfloat16's share).
+    Error bound: |w - code * scale| <= 2^-8 |w| (bfloat16's share) + the larger of 2^-4 |w| and 2^-10 scale.
     """
 
     scheme = "fp8"
@@ -112,6 +121,15 @@ class UnifiedFp8:
         quotient = (block / scales["weight_scale"]).astype(numpy_dtype(dtype)).astype(np.float32)
         codes: NDArray[Any] = np.clip(quotient, -E4M3_MAX, E4M3_MAX, out=quotient).astype(ml_dtypes.float8_e4m3fn)
         return codes
+
+    def bound(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return the bound of the class, with room for the rounding of quotient and product in float32."""
+        import numpy as np
+
+        exact = np.abs(block)
+        exact = np.maximum(exact / 16, scales["weight_scale"] / 1024) + exact / 256
+        bound: NDArray[Any] = exact * np.float32(1 + 2**-20)
+        return bound
 
     def decode(self, weight: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return code * scale in float32."""

@@ -151,8 +151,9 @@ def test_codes_are_within_the_stated_bound(dtype: str) -> None:
     codes = form.encode(block, scales, dtype)
     assert codes.dtype == ml_dtypes.float8_e4m3fn
     error = np.abs(form.decode(codes, scales) - block)
-    normal = np.abs(block) >= scales["weight_scale"] * 2.0**-6
-    assert (error <= np.abs(block) * (2.0**-4 + 2.0**-8))[normal].all()
+    assert (error <= form.bound(block, scales)).all()
+    independent = np.maximum(np.abs(block) / 16, float(scales["weight_scale"]) / 1024) + np.abs(block) / 256
+    assert form.bound(block, scales) == pytest.approx(independent, rel=1e-5)
 
 
 def test_codes_looked_up_are_those_computed(make_model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +224,25 @@ def test_parallel_options_are_noted_and_change_nothing(make_model: Make, cli: Cl
     assert "tp=2, pp=3: for the server only" in err
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
+def test_a_finished_folder_is_verified_against_source_and_manifest(family: str, cli: Cli, tmp_path: Path) -> None:
+    source, out = GOLDENS / family / "source", tmp_path / "out"
+    ids = GOLDENS / family / "calibration_ids.safetensors"
+    options = ("--target", "pytorch", "--quantization", "fp8", "--kv-cache", "fp8", "--calibration", ids)
+    assert cli("convert", source, "-o", out, *options)[0] == 0
+    code, report, _ = cli("verify", out, "--json")
+    assert code == 0 and json.loads(report)["compared"] == len(read_safetensors(source / "model.safetensors"))
+    code, _, err = cli("convert", source, "-o", out, *options, "--verify-inputs")
+    assert code == 0 and "up to date" in err
+    raw = bytearray((out / "model.safetensors").read_bytes())
+    raw[-1000] ^= 0x40
+    (out / "model.safetensors").write_bytes(raw)
+    code, report, _ = cli("verify", out, "--json")
+    findings = json.loads(report)["findings"]
+    assert code == 3 and {finding["file"] for finding in findings} == {"model.safetensors"}
+    assert any("further from the source" in finding["problem"] for finding in findings)
 
 
 def test_the_dry_run_lists_every_tensor_of_every_file(make_model: Make, cli: Cli, tmp_path: Path) -> None:
