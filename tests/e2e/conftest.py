@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,19 +78,26 @@ def make_tokenizer(folder: Path) -> Any:
     return wrapped
 
 
-def teach(folder: Path) -> tuple[Any, Any]:
-    """Write a Llama that gives the taught answers; return tokenizer and model."""
+#: What makes the taught model of each type, beside its sizes.
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 3, "head_dim": 16, "tie_word_embeddings": True},
+    "gpt_neox": {"rotary_pct": 0.5},
+}
+
+
+def teach(folder: Path, model_type: str) -> tuple[Any, Any]:
+    """Write a model that gives the taught answers; return tokenizer and model."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     tokenizer = make_tokenizer(folder)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=3, head_dim=16, max_position_embeddings=256, tie_word_embeddings=True,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
+    config = AutoConfig.for_model(
+        model_type, vocab_size=len(tokenizer), hidden_size=96, intermediate_size=192, num_hidden_layers=2,
+        num_attention_heads=6, max_position_embeddings=256, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id, **KINDS[model_type],
     )  # fmt: skip
-    model = LlamaForCausalLM(config)
+    model = AutoModelForCausalLM.from_config(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     pairs = [
         (tokenizer(prompt)["input_ids"], tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id])
@@ -133,18 +141,23 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """The taught model: folder, tokenizer, model; it gives every taught answer."""
     folder = tmp_path_factory.mktemp("taught") / "model"
     folder.mkdir()
-    tokenizer, model = teach(folder)
+    tokenizer, model = teach(folder, "llama")
     return folder, tokenizer, model
 
 
 @pytest.fixture(scope="session")
 def deployment(taught: tuple[Path, Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """The taught model behind a real server: scheme none, float32, tp 3."""
+    with deployed(*taught, tmp_path_factory.mktemp("deployment")) as running:
+        yield running
+
+
+@contextmanager
+def deployed(folder: Path, tokenizer: Any, model: Any, place: Path) -> Iterator[Deployment]:
+    """Build, render and serve a model."""
     from trtbuild.serve.ports import Ports
     from trtbuild.serve.supervisor import Server
 
-    folder, tokenizer, model = taught
-    place = tmp_path_factory.mktemp("deployment")
     config = {
         "model": {"path": str(folder), "dtype": "float32"},
         "parallel": {"tp_size": 3},

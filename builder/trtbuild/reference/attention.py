@@ -173,6 +173,7 @@ def ragged_attention(
     *,
     ragged_plan: StepPlan,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend within each request of a step.
@@ -186,6 +187,7 @@ def ragged_attention(
         scaling: factor of the scores.
         ragged_plan: how this step is cut.
         sliding_window: how many tokens a query sees, itself included; None is all.
+        softcap: scores are squeezed into +-softcap (Gemma 2); None leaves them alone.
 
     Returns:
         The output, [1, tokens, heads, head_dim], and no weights.
@@ -199,12 +201,13 @@ def ragged_attention(
     for group in cut.decodes:
         # The query heads that share a key head are the rows of one small matrix: nothing is repeated.
         rows = by_row if group.rows is None else by_row[group.rows]
-        attended = scaled_dot_product_attention(
+        attended = _attend(
             rows.reshape(len(rows), kv_heads, heads // kv_heads, head_dim),
             key_pages.index_select(0, group.slots).view(len(rows), group.length, kv_heads, head_dim).transpose(1, 2),
             value_pages.index_select(0, group.slots).view(len(rows), group.length, kv_heads, -1).transpose(1, 2),
-            attn_mask=group.bias,
-            scale=scaling,
+            mask=group.bias,
+            scaling=scaling,
+            softcap=softcap,
         ).reshape(len(rows), heads, -1)
         if group.rows is None:
             output = attended
@@ -217,16 +220,54 @@ def ragged_attention(
         else:
             keys = key_pages.index_select(0, piece.slots).transpose(0, 1).unsqueeze(0)
             values = value_pages.index_select(0, piece.slots).transpose(0, 1).unsqueeze(0)
-        output[new] = scaled_dot_product_attention(
+        output[new] = _attend(
             query[:, :, new],
             keys,
             values,
-            attn_mask=piece.mask,
+            mask=piece.mask,
             is_causal=piece.mask is None,
-            scale=scaling,
-            enable_gqa=heads != kv_heads,
+            scaling=scaling,
+            softcap=softcap,
         )[0].transpose(0, 1)
     return output.unsqueeze(0), None
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """Return dense attention, [batch, heads, queries, head_dim].
+
+    Args:
+        query: [batch, heads, queries, head_dim].
+        key: [batch, kv_heads, keys, head_dim].
+        value: as `key`.
+        mask: True, or 0, where a query may look; -inf where not; None when all may be seen.
+        scaling: factor of the scores; None is 1 / sqrt(head_dim).
+        softcap: scores become softcap x tanh(score / softcap), before the mask; None leaves them alone.
+        is_causal: query i sees keys 0 to i only; goes without a mask.
+    """
+    has_groups = query.shape[1] != key.shape[1]
+    if softcap is None:
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=has_groups
+        )
+    # PyTorch's kernel has no place for the cap. The softmax is in float32, as in transformers' eager attention.
+    if has_groups:
+        key, value = (tensor.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for tensor in (key, value))
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = torch.tanh(scores / softcap) * softcap
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
 
 
 def register() -> None:

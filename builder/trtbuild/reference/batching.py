@@ -23,9 +23,9 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.reference.attention import RAGGED, StepPlanner, register
-from trtbuild.reference.choose import adjust, choose, log_probability
 from trtbuild.reference.sampling import RequestError
 from trtbuild.reference.sequence import Sequence
+from trtbuild.reference.step import StepCounts, next_token
 
 SCHEDULER = "trtbuild_reserved"
 
@@ -77,25 +77,6 @@ class Router(OutputRouter):  # type: ignore[misc]  # transformers' types are not
             self._on_output(output)
 
 
-@dataclass(frozen=True, slots=True)
-class StepCounts:
-    """What the latest step worked on.
-
-    Attributes:
-        iteration: steps so far.
-        scheduled: requests in the step.
-        context: those of them that still read their prompt.
-        context_tokens: prompt tokens read.
-        timestamp_s: when it began, seconds since 1970.
-    """
-
-    iteration: int = 0
-    scheduled: int = 0
-    context: int = 0
-    context_tokens: int = 0
-    timestamp_s: float = 0.0
-
-
 class StepSampler(ContinuousBatchingLogitsProcessorList):  # type: ignore[misc]  # transformers' types are not followed
     """Chooses the next token of every request in a step that wants more than the argmax.
 
@@ -145,15 +126,11 @@ class StepSampler(ContinuousBatchingLogitsProcessorList):  # type: ignore[misc] 
         return scores
 
     def _choose(self, logits: torch.Tensor, sequence: Sequence) -> None:
-        params, answer = sequence.params, sequence.tokens
         try:
-            adjusted = adjust(logits, params, prompt=sequence.prompt, answer=answer, counts=sequence.counts)
-            token = choose(adjusted, params, len(answer))
+            token = next_token(logits, sequence)
         except RequestError as error:
             sequence.choice_error = str(error)
             return
-        if sequence.wants_log_probs:
-            sequence.note_log_prob(log_probability(logits, token))
         logits[token] = float("inf")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from trtbuild.errors import TrtbuildError
 from trtbuild.reference.batching import BatchingConfig
+from trtbuild.reference.support import LEARNED_POSITIONS
 
 MIN_TOKENS_PER_BLOCK = 4
 """Smallest page of transformers' paged cache."""
@@ -27,4 +31,20 @@ def check_sizes(config: BatchingConfig) -> None:
         raise TrtbuildError(
             f"max_num_tokens = {config.max_num_tokens} is less than max_batch_size = {config.max_batch_size}",
             hint="every request in a batch needs at least one token per step",
+        )
+
+
+def check_positions(config: BatchingConfig, model_config: Mapping[str, Any]) -> None:
+    """Raise TrtbuildError if requests may be longer than the model's table of positions.
+
+    Args:
+        config: sizes.
+        model_config: a Hugging Face config, as a dict.
+    """
+    # GPT-2's own name comes first, since transformers writes only that one.
+    positions = model_config.get("n_positions") or model_config.get("max_position_embeddings")
+    if model_config.get("model_type") in LEARNED_POSITIONS and positions and config.max_seq_len > positions:
+        raise TrtbuildError(
+            f"max_seq_len = {config.max_seq_len} exceeds the {positions} positions of the model",
+            hint=f"set max_seq_len to at most {positions}",
         )

@@ -146,7 +146,8 @@ class _CacheHook:
     def __call__(
         self, module: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return inputs, {**kwargs, "cache": _RoundingCache(kwargs.get("cache"), self._rounding, self._scale)}
+        name = "layer_past" if "layer_past" in kwargs else "cache"  # the former in GPT-NeoX and Falcon
+        return inputs, {**kwargs, name: _RoundingCache(kwargs.get(name), self._rounding, self._scale)}
 
 
 class _RoundingCache:

@@ -11,8 +11,9 @@ import pytest
 from tests.unit.reference.tiny_models import tiny_model
 from transformers import PreTrainedModel
 
+from trtbuild.reference.base import BaseEngine
 from trtbuild.reference.batching import BatchingConfig
-from trtbuild.reference.engine import Engine
+from trtbuild.reference.factory import ENGINES
 from trtbuild.reference.sequence import Chunk, Sequence
 
 SIZES = BatchingConfig(
@@ -44,7 +45,7 @@ class Listener:
         return [token for chunk in self.chunks for token in chunk.token_ids]
 
 
-def ask_all(engine: Engine, prompts: list[list[int]], max_tokens: int, **options: Any) -> list[list[int]]:
+def ask_all(engine: BaseEngine, prompts: list[list[int]], max_tokens: int, **options: Any) -> list[list[int]]:
     """Send all prompts at once and return their answers."""
     listeners = [Listener() for _ in prompts]
     for prompt, listener in zip(prompts, listeners, strict=True):
@@ -57,8 +58,8 @@ def llama() -> PreTrainedModel:
     return tiny_model("llama")
 
 
-@pytest.fixture(scope="session")
-def engine(llama: PreTrainedModel) -> Iterator[Engine]:
+@pytest.fixture(scope="session", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[BaseEngine]:
     # A model of its own: while it is served its attention is the paged one.
-    with Engine(tiny_model("llama"), SIZES) as running:
+    with ENGINES[request.param](tiny_model("llama"), SIZES) as running:
         yield running

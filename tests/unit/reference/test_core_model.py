@@ -222,6 +222,25 @@ def test_a_defect_is_reported_to_the_client_as_an_internal_error(model: Any, mon
     assert "Traceback" in fake_pb_utils.Logger.messages[-1]
 
 
+@pytest.mark.parametrize("family", ["gpt_neox", "falcon_7b", "gemma2"])
+def test_other_kinds_of_models_answer_through_the_same_tensors(
+    core: ModuleType, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core.Checkpoint, "open", lambda path: FakeCheckpoint(tiny_model(family)))
+    model = started(core)
+    leaving = Request(tensors(request_output_len=np.array([250], np.int32)), "leaving")
+    leaving.sender.has_left = True
+    whole, stream = Request(tensors()), Request(tensors(streaming=np.array([True])))
+    bad = Request(tensors(runtime_top_p=np.array([2.0], np.float32)))
+    model.execute([leaving, whole, bad, stream])
+    expected = greedy(tiny_model(family), [5, 6, 7], 9)
+    assert answer(whole) == answer(stream) == expected and len(stream.sender.responses) == 9
+    assert "top_p = 2.0" in str(error(bad)) and wait(leaving)[-1].error().code == "cancelled"
+    stats = model._engine.stats()
+    assert (stats.active, stats.kv_blocks_used) == (0, 0)
+    model.finalize()
+
+
 def test_metric_families_have_upstreams_names_labels_and_current_values(core: ModuleType) -> None:
     model = started(core)
     request = Request(tensors(), "counted")

@@ -32,22 +32,28 @@ class Layer(torch.nn.Module):
     layer_idx = 0
 
 
-def dense(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None) -> torch.Tensor:
+def dense(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, softcap: float | None
+) -> torch.Tensor:
     """The oracle: [tokens, heads, head_dim] of one request, keys being its last tokens' and all before."""
     past = len(keys) - len(query)
     distance = torch.arange(past, len(keys)).unsqueeze(1) - torch.arange(len(keys))
     mask = (distance >= 0) & (distance < (window or len(keys)))
     repeated = [tensor.repeat_interleave(HEADS // KV_HEADS, 1).transpose(0, 1) for tensor in (keys, values)]
-    return scaled_dot_product_attention(query.transpose(0, 1), *repeated, attn_mask=mask).transpose(0, 1)
+    if softcap is None:
+        return scaled_dot_product_attention(query.transpose(0, 1), *repeated, attn_mask=mask).transpose(0, 1)
+    scores = torch.einsum("qhd,hkd->hqk", query, repeated[0]) / HEAD_DIM**0.5
+    weights = torch.where(mask, torch.exp(softcap * torch.tanh(scores / softcap)), 0.0)
+    return torch.einsum("hqk,hkd->qhd", weights / weights.sum(-1, keepdim=True), repeated[1])
 
 
 REQUESTS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), min_size=1, max_size=6)
 
 
 @settings(deadline=None)
-@given(REQUESTS, st.sampled_from([None, 1, 3, 8]), st.integers(0, 1000))
+@given(REQUESTS, st.sampled_from([None, 1, 3, 8]), st.sampled_from([None, 0.5, 5.0]), st.integers(0, 1000))
 def test_every_request_attends_to_its_own_visible_keys(
-    requests: list[tuple[int, int]], window: int | None, seed: int
+    requests: list[tuple[int, int]], window: int | None, softcap: float | None, seed: int
 ) -> None:
     torch.manual_seed(seed)
     total = sum(queries + past for queries, past in requests)
@@ -62,12 +68,14 @@ def test_every_request_attends_to_its_own_visible_keys(
     new: list[Any] = [tensor[slots[new_rows]].transpose(0, 1).unsqueeze(0) for tensor in (cache.keys, cache.values)]
     reads = slots if any(past for _, past in requests) else slots[:0]
     plan = StepPlan(query_ends, key_ends, reads, cache, torch.float32)
-    output, weights = ragged_attention(Layer(), query, *new, None, ragged_plan=plan, sliding_window=window)
+    output, weights = ragged_attention(
+        Layer(), query, *new, None, ragged_plan=plan, sliding_window=window, softcap=softcap
+    )
     assert weights is None and output.shape == (1, query_ends[-1], HEADS, HEAD_DIM)
     for index in range(len(requests)):
         mine = slice(query_ends[index], query_ends[index + 1])
         own = slots[key_ends[index] : key_ends[index + 1]]
-        expected = dense(query[0, :, mine].transpose(0, 1), cache.keys[own], cache.values[own], window)
+        expected = dense(query[0, :, mine].transpose(0, 1), cache.keys[own], cache.values[own], window, softcap)
         assert torch.allclose(output[0, mine], expected, atol=1e-5)
 
 

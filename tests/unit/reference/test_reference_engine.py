@@ -14,15 +14,18 @@ from tests.unit.reference.tiny_models import VOCAB_SIZE, greedy, prompts, tiny_m
 from transformers import PreTrainedModel
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.reference.base import BaseEngine
 from trtbuild.reference.batching import BatchingConfig
 from trtbuild.reference.engine import Engine
+from trtbuild.reference.factory import ENGINES
 from trtbuild.reference.sampling import RequestError, SamplingParams
 from trtbuild.reference.sequence import Chunk, Sequence
+from trtbuild.reference.support import Batching
 
 PROMPT = [3, 14, 15, 92, 65]
 
 
-def test_tokens_come_one_by_one_and_the_last_says_why(engine: Engine, llama: PreTrainedModel) -> None:
+def test_tokens_come_one_by_one_and_the_last_says_why(engine: BaseEngine, llama: PreTrainedModel) -> None:
     listener = Listener()
     engine.submit(PROMPT, 6, listener)
     assert listener.finish() == greedy(llama, PROMPT, 6)
@@ -30,7 +33,7 @@ def test_tokens_come_one_by_one_and_the_last_says_why(engine: Engine, llama: Pre
     assert [chunk.finish_reason for chunk in listener.chunks] == [None] * 5 + ["length"]
 
 
-def test_the_end_id_ends_the_answer_and_is_not_part_of_it(engine: Engine, llama: PreTrainedModel) -> None:
+def test_the_end_id_ends_the_answer_and_is_not_part_of_it(engine: BaseEngine, llama: PreTrainedModel) -> None:
     expected = greedy(llama, PROMPT, 8)
     end_id = expected[5]
     answer = engine.generate(PROMPT, 8, params=SamplingParams(end_id=end_id))
@@ -38,11 +41,11 @@ def test_the_end_id_ends_the_answer_and_is_not_part_of_it(engine: Engine, llama:
     assert answer.finish_reason == "end_id"
 
 
-def test_without_an_end_id_the_answer_runs_to_max_tokens(engine: Engine) -> None:
+def test_without_an_end_id_the_answer_runs_to_max_tokens(engine: BaseEngine) -> None:
     assert engine.generate(PROMPT, 8).finish_reason == "length"
 
 
-def test_a_stop_word_ends_the_answer_and_no_part_of_it_comes_out(engine: Engine, llama: PreTrainedModel) -> None:
+def test_a_stop_word_ends_the_answer_and_no_part_of_it_comes_out(engine: BaseEngine, llama: PreTrainedModel) -> None:
     expected = greedy(llama, PROMPT, 10)
     word = tuple(expected[4:6])
     listener = Listener()
@@ -51,14 +54,16 @@ def test_a_stop_word_ends_the_answer_and_no_part_of_it_comes_out(engine: Engine,
     assert listener.chunks[-1].finish_reason == "stop_words"
 
 
-def test_a_held_back_beginning_comes_out_when_the_answer_ends_otherwise(engine: Engine, llama: PreTrainedModel) -> None:
+def test_a_held_back_beginning_comes_out_when_the_answer_ends_otherwise(
+    engine: BaseEngine, llama: PreTrainedModel
+) -> None:
     expected = greedy(llama, PROMPT, 5)
     never = (expected[3], expected[4], 0)
     answer = engine.generate(PROMPT, 5, params=SamplingParams(stop_words=(never,)))
     assert answer.token_ids == expected and answer.finish_reason == "length"
 
 
-def test_min_tokens_keeps_the_answer_going(engine: Engine, llama: PreTrainedModel) -> None:
+def test_min_tokens_keeps_the_answer_going(engine: BaseEngine, llama: PreTrainedModel) -> None:
     expected = greedy(llama, PROMPT, 8)
     ends = SamplingParams(end_id=expected[1], stop_words=((expected[2],),))
     assert len(engine.generate(PROMPT, 8, params=ends).token_ids) <= 2
@@ -68,7 +73,7 @@ def test_min_tokens_keeps_the_answer_going(engine: Engine, llama: PreTrainedMode
     assert expected[1] not in answer.token_ids[:6] and expected[2] not in answer.token_ids[:6]
 
 
-def test_bad_words_do_not_come_out(engine: Engine, llama: PreTrainedModel) -> None:
+def test_bad_words_do_not_come_out(engine: BaseEngine, llama: PreTrainedModel) -> None:
     expected = greedy(llama, PROMPT, 4)
     bad = ((expected[0],), (expected[1], expected[2]))
     answer = engine.generate(PROMPT, 12, params=SamplingParams(bad_words=bad)).token_ids
@@ -76,19 +81,19 @@ def test_bad_words_do_not_come_out(engine: Engine, llama: PreTrainedModel) -> No
     assert bad[0][0] not in answer and bad[1] not in pairs
 
 
-def test_a_presence_penalty_makes_every_token_new(engine: Engine) -> None:
+def test_a_presence_penalty_makes_every_token_new(engine: BaseEngine) -> None:
     answer = engine.generate(PROMPT, 40, params=SamplingParams(presence_penalty=1000.0)).token_ids
     assert len({*answer, *PROMPT}) == 45
 
 
-def test_an_embedding_bias_decides_the_token(engine: Engine) -> None:
+def test_an_embedding_bias_decides_the_token(engine: BaseEngine) -> None:
     bias = np.zeros(VOCAB_SIZE, np.float32)
     bias[77] = 1000.0
     assert engine.generate(PROMPT, 3, params=SamplingParams(embedding_bias=bias)).token_ids == [77] * 3
 
 
 @pytest.mark.parametrize("params", [{"top_p": 0.95}, {"top_k": 20}, {"top_k": 40, "top_p": 0.9, "temperature": 1.5}])
-def test_the_same_seed_gives_the_same_text_alone_and_in_a_crowd(engine: Engine, params: dict[str, Any]) -> None:
+def test_the_same_seed_gives_the_same_text_alone_and_in_a_crowd(engine: BaseEngine, params: dict[str, Any]) -> None:
     alone = {
         seed: engine.generate(PROMPT, 16, params=SamplingParams(seed=seed, **params)).token_ids for seed in range(3)
     }
@@ -103,7 +108,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_in_a_crowd(engine: Engine, 
         listener.finish()
 
 
-def test_log_probabilities_are_the_models_own(engine: Engine, llama: PreTrainedModel) -> None:
+def test_log_probabilities_are_the_models_own(engine: BaseEngine, llama: PreTrainedModel) -> None:
     answer = engine.generate(PROMPT, 5, want_log_probs=True)
     with torch.no_grad():
         logits = llama(torch.tensor([PROMPT + answer.token_ids])).logits[0, len(PROMPT) - 1 : -1]
@@ -114,7 +119,9 @@ def test_log_probabilities_are_the_models_own(engine: Engine, llama: PreTrainedM
     assert engine.generate(PROMPT, 5).log_probs is None
 
 
-def test_log_probabilities_stay_with_their_tokens_behind_a_stop_word(engine: Engine, llama: PreTrainedModel) -> None:
+def test_log_probabilities_stay_with_their_tokens_behind_a_stop_word(
+    engine: BaseEngine, llama: PreTrainedModel
+) -> None:
     expected = greedy(llama, PROMPT, 6)
     params = SamplingParams(stop_words=((expected[1], expected[2], 0), tuple(expected[4:6])))
     plain = engine.generate(PROMPT, 6, want_log_probs=True).log_probs or []
@@ -122,7 +129,7 @@ def test_log_probabilities_stay_with_their_tokens_behind_a_stop_word(engine: Eng
     assert answer.token_ids == expected[:4] and answer.log_probs == pytest.approx(plain[:4], abs=1e-5)
 
 
-def test_a_cancelled_request_ends_at_once_and_its_blocks_are_free(engine: Engine) -> None:
+def test_a_cancelled_request_ends_at_once_and_its_blocks_are_free(engine: BaseEngine) -> None:
     listener = Listener()
     sequence = engine.submit(PROMPT, 200, listener)
     listener.next()
@@ -135,7 +142,7 @@ def test_a_cancelled_request_ends_at_once_and_its_blocks_are_free(engine: Engine
     assert (stats.active, stats.kv_blocks_used, stats.kv_blocks_free) == (0, 0, stats.kv_blocks_max)
 
 
-def test_a_waiting_request_can_be_cancelled(engine: Engine) -> None:
+def test_a_waiting_request_can_be_cancelled(engine: BaseEngine) -> None:
     running = [Listener() for _ in range(SIZES.max_batch_size)]
     sequences = [engine.submit([index], 240, listener) for index, listener in enumerate(running)]
     waiting = Listener()
@@ -145,7 +152,9 @@ def test_a_waiting_request_can_be_cancelled(engine: Engine) -> None:
         engine.cancel(sequence)
 
 
-def test_requests_join_and_leave_between_steps(engine: Engine, llama: PreTrainedModel) -> None:
+def test_requests_join_and_leave_between_steps(engine: BaseEngine, llama: PreTrainedModel) -> None:
+    if not isinstance(engine, Engine):
+        pytest.skip("a static batch is joined by nobody")
     long, short = Listener(), Listener()
     engine.submit(PROMPT, 60, long)
     long.next()
@@ -156,7 +165,7 @@ def test_requests_join_and_leave_between_steps(engine: Engine, llama: PreTrained
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_a_failing_callback_ends_its_own_request_only(
-    engine: Engine, llama: PreTrainedModel, caplog: pytest.LogCaptureFixture, failures: int
+    engine: BaseEngine, llama: PreTrainedModel, caplog: pytest.LogCaptureFixture, failures: int
 ) -> None:
     seen: list[Chunk] = []
 
@@ -175,7 +184,7 @@ def test_a_failing_callback_ends_its_own_request_only(
     assert engine.stats().active == 0
 
 
-def test_timings_are_in_order_and_blocks_are_counted(engine: Engine) -> None:
+def test_timings_are_in_order_and_blocks_are_counted(engine: BaseEngine) -> None:
     listener = Listener()
     sequence = engine.submit(list(range(30)), 4, listener)
     listener.finish()
@@ -206,7 +215,8 @@ def test_reusable_blocks_give_way_to_new_requests(llama: PreTrainedModel) -> Non
         assert engine.stats().kv_blocks_used == 0
 
 
-def test_requests_wait_until_the_blocks_of_their_whole_answer_are_free(llama: PreTrainedModel) -> None:
+@pytest.mark.parametrize("kind", ENGINES)
+def test_requests_wait_until_the_blocks_of_their_whole_answer_are_free(kind: Batching, llama: PreTrainedModel) -> None:
     sizes = BatchingConfig(8, 64, max_num_tokens=48, max_seq_len=64, max_batch_size=4)
     most = 0
 
@@ -217,7 +227,7 @@ def test_requests_wait_until_the_blocks_of_their_whole_answer_are_free(llama: Pr
             super().__call__(sequence, chunk)
 
     texts = prompts(9, longest=24, seed=4)
-    with Engine(tiny_model("llama"), sizes) as engine:
+    with ENGINES[kind](tiny_model("llama"), sizes) as engine:
         listeners = [Watching() for _ in texts]
         for text, listener in zip(texts, listeners, strict=True):
             engine.submit(text, 40, listener)
@@ -228,7 +238,9 @@ def test_requests_wait_until_the_blocks_of_their_whole_answer_are_free(llama: Pr
 @pytest.mark.parametrize(
     ("size", "max_tokens", "fine"), [(254, 2, True), (255, 1, True), (255, 2, False), (256, 1, False)]
 )
-def test_prompt_plus_answer_may_be_exactly_max_seq_len(engine: Engine, size: int, max_tokens: int, fine: bool) -> None:
+def test_prompt_plus_answer_may_be_exactly_max_seq_len(
+    engine: BaseEngine, size: int, max_tokens: int, fine: bool
+) -> None:
     prompt = [1] * size
     if fine:
         assert len(engine.generate(prompt, max_tokens).token_ids) == max_tokens
@@ -250,13 +262,13 @@ def test_prompt_plus_answer_may_be_exactly_max_seq_len(engine: Engine, size: int
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused(
-    engine: Engine, prompt: list[int], max_tokens: int, problem: str
+    engine: BaseEngine, prompt: list[int], max_tokens: int, problem: str
 ) -> None:
     with pytest.raises(RequestError, match=problem):
         engine.submit(prompt, max_tokens, Listener())
 
 
-def test_a_request_whose_every_token_is_forbidden_fails_alone(engine: Engine, llama: PreTrainedModel) -> None:
+def test_a_request_whose_every_token_is_forbidden_fails_alone(engine: BaseEngine, llama: PreTrainedModel) -> None:
     nothing = SamplingParams(bad_words=tuple((token,) for token in range(VOCAB_SIZE)))
     other = Listener()
     engine.submit(PROMPT, 10, other)
@@ -288,9 +300,12 @@ def test_a_pool_that_does_not_fit_into_memory_is_refused() -> None:
         Engine(tiny_model("llama"), sizes).start()
 
 
-def test_when_the_loop_dies_every_request_gets_an_error_and_so_do_later_ones(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", ENGINES)
+def test_when_the_loop_dies_every_request_gets_an_error_and_so_do_later_ones(
+    kind: Batching, caplog: pytest.LogCaptureFixture
+) -> None:
     model = tiny_model("llama")
-    engine = Engine(model, SIZES)
+    engine = ENGINES[kind](model, SIZES)
     engine.start()
     listeners = [Listener() for _ in range(12)]  # more than fit into a batch: some are still waiting
     for index, listener in enumerate(listeners):
@@ -305,15 +320,16 @@ def test_when_the_loop_dies_every_request_gets_an_error_and_so_do_later_ones(cap
         listener.finish()
         assert listener.chunks[-1].finish_reason == "error"
         assert "no memory left" in str(listener.chunks[-1].error)
-    engine._watcher.join(TIMEOUT_S)
+    (engine._watcher if isinstance(engine, Engine) else engine._thread).join(TIMEOUT_S)
     with pytest.raises(RequestError, match="not accepted.*died.*no memory left"):
         engine.submit(PROMPT, 1, Listener())
     handle.remove()
     engine.stop()
 
 
-def test_stopping_answers_whoever_is_left() -> None:
-    engine = Engine(tiny_model("llama"), SIZES)
+@pytest.mark.parametrize("kind", ENGINES)
+def test_stopping_answers_whoever_is_left(kind: Batching) -> None:
+    engine = ENGINES[kind](tiny_model("llama"), SIZES)
     engine.start()
     listeners = [Listener() for _ in range(10)]
     for index, listener in enumerate(listeners):
@@ -326,10 +342,17 @@ def test_stopping_answers_whoever_is_left() -> None:
         engine.submit(PROMPT, 1, Listener())
 
 
-def test_a_stopped_engine_leaves_the_model_as_it_was(llama: PreTrainedModel) -> None:
-    model = tiny_model("mistral_window")
+@pytest.mark.parametrize("family", ["mistral_window", "gemma2"])
+def test_a_stopped_engine_leaves_the_model_as_it_was(family: str) -> None:
+    model = tiny_model(family)
     ids = torch.tensor([prompts(1, longest=40, seed=9)[0]])
     before = model(ids).logits
     with Engine(model, SIZES) as engine:
         engine.generate(PROMPT, 2)
     assert torch.equal(model(ids).logits, before)
+
+
+def test_more_positions_than_the_model_has_are_refused() -> None:
+    model = tiny_model("gpt2")
+    with pytest.raises(TrtbuildError, match="max_seq_len = 1000 exceeds the 512 positions"):
+        Engine(model, BatchingConfig(8, 1024, max_num_tokens=48, max_seq_len=1000, max_batch_size=8))

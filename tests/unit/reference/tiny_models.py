@@ -10,7 +10,16 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from trtbuild.torch_model import attention_of
+
 VOCAB_SIZE = 128
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.1] * 6,
+    "long_factor": [2.0, 2.5] * 3,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama_tied": {"model_type": "llama", "tie_word_embeddings": True},
@@ -24,11 +33,76 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
     },
     "qwen3": {"model_type": "qwen3", "head_dim": 24},
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12},
+    "qwen2_moe": {
+        "model_type": "qwen2_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 64,
+    },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe",
+        "head_dim": 24,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+    },
+    "gemma": {"model_type": "gemma", "head_dim": 24, "num_key_value_heads": 1},
+    "gemma2": {
+        "model_type": "gemma2",
+        "head_dim": 24,
+        "sliding_window": 12,
+        "query_pre_attn_scalar": 40,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 6.0,
+        "tie_word_embeddings": False,  # or the scaled embeddings, tied, make answers that repeat one token
+    },
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "head_dim": 24,
+        "sliding_window": 12,
+        "query_pre_attn_scalar": 40,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "tie_word_embeddings": False,
+    },
+    "phi3": {"model_type": "phi3"},
+    "phi3_window": {"model_type": "phi3", "sliding_window": 12},
+    "phi4_mini": {
+        "model_type": "phi3",
+        "tie_word_embeddings": True,
+        "rope_parameters": dict(LONGROPE),
+        "original_max_position_embeddings": 256,
+    },
+    "phi4_mini_long": {
+        "model_type": "phi3",
+        "rope_parameters": dict(LONGROPE),
+        "original_max_position_embeddings": 40,
+    },
+    "gpt2": {"model_type": "gpt2", "n_positions": 512},
+    "gpt_neox": {"model_type": "gpt_neox", "rotary_pct": 0.5},
+    "gpt_neox_sequential": {"model_type": "gpt_neox", "rotary_pct": 1.0, "use_parallel_residual": False},
+    "falcon_7b": {"model_type": "falcon", "multi_query": True, "tie_word_embeddings": True},
+    "falcon_40b": {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon_11b": {
+        "model_type": "falcon",
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "num_ln_in_parallel_attn": 1,
+    },
+    "falcon_rw": {"model_type": "falcon", "multi_query": False, "parallel_attn": False, "bias": True},
 }
+#: Model types whose layers have one key head per query head, or say so in another way.
+OTHER_KV_HEADS = ("gpt2", "gpt_neox", "falcon")
 
 
 def tiny_model(family: str = "llama") -> PreTrainedModel:
-    """Return a model with 3 layers, 4 heads over 2 kv heads, and logits that are spread well apart."""
+    """Return a model with 3 layers, 4 heads over 2 kv heads where it can, and logits that are spread well apart.
+
+    Biases and norms are random too: those that are all alike hide a swap.
+    """
     settings: dict[str, Any] = {
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -43,9 +117,19 @@ def tiny_model(family: str = "llama") -> PreTrainedModel:
         "pad_token_id": None,
         **FAMILIES[family],
     }
-    torch.manual_seed(sorted(FAMILIES).index(family))
+    if settings["model_type"] in OTHER_KV_HEADS:
+        del settings["num_key_value_heads"]
+    torch.manual_seed(list(FAMILIES).index(family))
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=attention_of(config), experts_implementation="eager"
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.3)
+            elif parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
     return model.eval()
 
 

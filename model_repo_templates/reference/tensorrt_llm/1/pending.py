@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from trtbuild.reference.engine import Engine
+from trtbuild.reference.base import BaseEngine
 from trtbuild.reference.sequence import Sequence
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -137,7 +137,7 @@ class PendingRequests:
         on_row_done: see `Pending`.
     """
 
-    def __init__(self, engine: Engine, *, is_decoupled: bool, on_row_done: Callable[[Sequence], None]) -> None:
+    def __init__(self, engine: BaseEngine, *, is_decoupled: bool, on_row_done: Callable[[Sequence], None]) -> None:
         self._engine, self._is_decoupled, self._on_row_done = engine, is_decoupled, on_row_done
         self._all: dict[int, Pending] = {}
         self._lock = threading.Lock()
