@@ -1,6 +1,6 @@
 """Opens a checkpoint folder of either layout: TensorRT-LLM rank files, or a (quantized) Hugging Face folder.
 
-Knows how to tell them apart: only TensorRT-LLM's config.json has `architecture` and `mapping`.
+Knows how to tell them apart: only TensorRT-LLM's config.json has `architecture` or `mapping`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_rank_folder(path: Path) -> bool:
             f"{path} is not a checkpoint folder: it has no config.json", hint="make one with `trtbuild convert`"
         )
     config = read_json(path / "config.json")
-    return "architecture" in config and "mapping" in config
+    return "architecture" in config or "mapping" in config
 
 
 def open_checkpoint(path: Path) -> Checkpoint | UnifiedCheckpoint:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trtbuild.checkpoint import TOKENIZER_FOLDER
+from trtbuild.checkpoint_kinds import is_rank_folder
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.context import VARIANTS, RepoContext, build_context
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
+from trtbuild.unified_checkpoint import UnifiedCheckpoint
 
 
 def context_of(
@@ -41,13 +44,20 @@ def context_of(
         raise TrtbuildError(
             f"{checkpoint_dir} is no checkpoint: it has no config.json", hint="make one with `trtbuild convert`"
         )
-    tokenizer_dir = checkpoint_dir / "tokenizer"
+    config, tokenizer_dir = read_json(checkpoint_dir / "config.json"), checkpoint_dir / TOKENIZER_FOLDER
+    if not is_rank_folder(checkpoint_dir):
+        unified = UnifiedCheckpoint.open(checkpoint_dir)
+        config = {
+            "vocab_size": unified.dims.vocab_size,
+            "max_position_embeddings": unified.dims.max_position_embeddings,
+        }
+        tokenizer_dir = unified.tokenizer_dir or tokenizer_dir
     if not tokenizer_dir.is_dir():
         tokenizer_dir = Path(deployment.model.path)
     check_tokenizer(tokenizer_dir, chat_template=deployment.serving.chat_template)
     return build_context(
         deployment,
-        read_json(checkpoint_dir / "config.json"),
+        config,
         checkpoint_dir=checkpoint_dir,
         tokenizer_dir=tokenizer_dir,
         engine_dir=engine_dir,
