@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import GOLDENS, read_safetensors
+from tests.conftest import GOLDENS, read_safetensors, write_safetensors
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trtbuild.checkpoint_kinds import open_checkpoint
@@ -166,6 +167,25 @@ def test_logits_of_the_unified_folder_equal_those_of_transformers(
         theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()(ids).logits
     assert (found - expected).abs().max() <= 1e-4
     assert (theirs - expected).abs().max() <= 1e-4, "transformers reads the folder otherwise"
+
+
+def test_quantized_unified_folders_are_within_their_bounds_and_run(
+    original: tuple[Path, Any], cli: Cli, tmp_path: Path
+) -> None:
+    folder, _ = original
+    ids = np.random.default_rng(2).integers(0, 131, (2, 40))
+    write_safetensors(tmp_path / "ids.safetensors", {"input_ids": ids})
+    options = ("--target", "pytorch", "--quantization", "fp8", "--kv-cache", "fp8", "--dtype", "bfloat16")
+    code, _, err = cli(
+        "convert", folder, "-o", tmp_path / "out", *options, "--calibration", tmp_path / "ids.safetensors"
+    )
+    assert code == 0, err
+    code, report, _ = cli("verify", tmp_path / "out", "--json")
+    assert (code, json.loads(report)["findings"]) == (0, [])
+    checkpoint = open_checkpoint(tmp_path / "out")
+    assert checkpoint.activation_scales() and len(checkpoint.kv_scales() or ()) == checkpoint.dims.num_layers
+    with torch.no_grad():
+        assert load_model(checkpoint)(torch.from_numpy(ids)).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "mixtral"])

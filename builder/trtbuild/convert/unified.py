@@ -87,6 +87,7 @@ class UnifiedSink:
         weights = self._weights(group)
         modules = [part.module for slot in group for part in slot.parts]
         for weight in weights:
+            check()
             scales = self._scales(weight, modules, source) if weight.scales else {}
             for tensor in weight.scales:
                 self._writer(tensor.name).append(tensor.name, scales[tensor.name.rpartition(".")[2]])

@@ -26,6 +26,8 @@ _TOKENIZER_CONFIG, _GENERATION = "tokenizer_config.json", "generation_config.jso
 _ROTARY_FIELDS = ("rope_theta", "partial_rotary_factor")
 #: Kind of layer -> top-level field of its base in transformers 4 (Gemma 3).
 _THETA_BY_KIND = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
+#: Names of the number of layers in config.json.
+_LAYER_COUNTS = ("num_hidden_layers", "n_layer")
 _PRODUCER = {"name": "trtbuild", "version": __version__}
 
 
@@ -71,12 +73,22 @@ def config(source: Mapping[str, Any], unified: UnifiedLayout) -> dict[str, Any]:
     kept = {key: value for key, value in source.items() if key not in ("text_config", "quantization_config")}
     quantization = quantization_config(unified)
     return {
-        **kept,
+        **_first_layers(kept, unified.layout.dims.num_layers),
         **{key: value for key, value in rotary_fields(source).items() if source.get(key) is None},
         "architectures": [unified.layout.dims.architecture],
         "dtype": dtype,
         "torch_dtype": dtype,
         **({"quantization_config": quantization} if quantization else {}),
+    }
+
+
+def _first_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Return a config of the first layers: a trial converts no more of them."""
+    kinds = config.get("layer_types")
+    return {
+        **config,
+        **{key: layers for key in _LAYER_COUNTS if key in config},
+        **({"layer_types": kinds[:layers]} if isinstance(kinds, list) else {}),
     }
 
 

@@ -245,6 +245,15 @@ def test_a_finished_folder_is_verified_against_source_and_manifest(family: str, 
     assert any("further from the source" in finding["problem"] for finding in findings)
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
+def test_a_trial_of_some_layers_is_a_whole_folder(family: str, cli: Cli, tmp_path: Path) -> None:
+    options = ("--target", "pytorch", "--layers", "1")
+    assert cli("convert", GOLDENS / family / "source", "-o", tmp_path / "out", *options)[0] == 0
+    opened = open_checkpoint(tmp_path / "out")
+    assert opened.dims.num_layers == 1
+    assert len(opened.hf_config().get("layer_types", ["one"])) == 1
+
+
 def test_the_dry_run_lists_every_tensor_of_every_file(make_model: Make, cli: Cli, tmp_path: Path) -> None:
     folder = make_model()
     code, out, err = cli("convert", folder, "--target", "pytorch", "--target", "tensorrt", "--dry-run", "--json")
