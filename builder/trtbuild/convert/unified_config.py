@@ -15,6 +15,7 @@ from typing import Any
 
 from trtbuild import __version__
 from trtbuild.dtypes import TO_CONFIG
+from trtbuild.safetensors_file import refuse_lfs_pointer
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
 from trtbuild.unified_checkpoint import QUANT_CONFIG
 from trtbuild.unified_layout import SINGLE, UnifiedLayout
@@ -128,10 +129,12 @@ def write_beside(source: SourceCheckpoint, unified: UnifiedLayout, folder: Path)
         _write_json(folder / INDEX, index(unified))
     files = source.tokenizer_files()
     if not files and (source.path / _GENERATION).is_file():
+        refuse_lfs_pointer(source.path / _GENERATION)
         files = [source.path / _GENERATION]
     for file in files:
-        if file.name == _TOKENIZER_CONFIG:
-            _write_json(folder / file.name, tokenizer_config(read_json(file)))
+        given = read_json(file) if file.name == _TOKENIZER_CONFIG else {}
+        if (repaired := tokenizer_config(given)) != given:
+            _write_json(folder / file.name, repaired)
         else:
             shutil.copyfile(file, folder / file.name)
 

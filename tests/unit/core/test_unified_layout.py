@@ -133,6 +133,18 @@ def test_every_weight_has_its_own_scale_and_a_group_one_for_its_input(make_model
     assert opened.kv_scales() == pytest.approx([(layer + 11) / 448 for layer in range(3)], rel=1e-6)
 
 
+def test_a_quantized_kv_cache_alone_leaves_the_weights_plain(make_model: Make, tmp_path: Path) -> None:
+    folder = make_model()
+    plan = planned(folder, kv_cache="fp8")
+    opened = write(plan, UnifiedLayout.of(plan.layout), tmp_path / "out")
+    assert (opened.quant_algo, opened.kv_cache_quant_algo) == (None, "FP8")
+    block = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert "config_groups" not in block and block["kv_cache_scheme"]["num_bits"] == 8
+    given, found = (read_safetensors(each / "model.safetensors") for each in (folder, tmp_path / "out"))
+    assert all(found[name].tobytes() == tensor.tobytes() for name, tensor in given.items())
+    assert len(found) == len(given) + 2 * 3
+
+
 def test_inner_inputs_of_experts_keep_their_own_ranges(tmp_path: Path) -> None:
     plan = planned(GOLDENS / "mixtral" / "source", quantization="fp8")
     opened = write(plan, UnifiedLayout.of(plan.layout), tmp_path / "out")
@@ -198,6 +210,21 @@ def test_tokenizer_names_of_transformers_5_are_written_in_the_older_spelling() -
     }
     kept = {"tokenizer_class": "LlamaTokenizer", "extra_special_tokens": {"image_token": "<i>"}}
     assert tokenizer_config(kept) == kept
+
+
+@pytest.mark.parametrize(("name", "expected"), [("TokenizersBackend", "PreTrainedTokenizerFast"), ("X", None)])
+def test_tokenizer_files_are_copied_byte_for_byte_unless_repaired(
+    name: str, expected: str | None, make_model: Make, cli: Cli, tmp_path: Path
+) -> None:
+    folder = make_model()
+    given = f'{{"tokenizer_class":  "{name}"}}'
+    for file, content in (("tokenizer.json", "{ }"), ("tokenizer_config.json", given), ("tokenization_x.py", "")):
+        (folder / file).write_text(content)
+    assert cli("convert", folder, "-o", tmp_path / "out", "--target", "pytorch")[0] == 0
+    written = (tmp_path / "out" / "tokenizer_config.json").read_text()
+    assert written == given if expected is None else json.loads(written) == {"tokenizer_class": expected}
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{ }"
+    assert not (tmp_path / "out" / "tokenization_x.py").exists()
 
 
 def test_either_layout_is_recognised(make_model: Make, cli: Cli, tmp_path: Path) -> None:
