@@ -20,6 +20,14 @@ CHECKPOINT = "checkpoint"
 CONFIG = "trtbuild.yaml"
 #: Targets whose artifact this version can build to the end.
 _BUILDS = ("reference",)
+#: For the others: what would be built, and how to go on from what `convert` writes.
+_ELSEWHERE = {
+    "tensorrt": (
+        "engines",
+        "`trtllm-build --checkpoint_dir ckpt --output_dir engine` where TensorRT-LLM 0.17 to 1.2 is installed",
+    ),
+    "pytorch": ("for the PyTorch backend", "`trtllm-serve ckpt` where TensorRT-LLM 1.0 or later is installed"),
+}
 
 
 def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: int, quiet: bool) -> dict[str, Any]:
@@ -32,10 +40,11 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
         TrtbuildError: the inputs are unusable, or the folder exists and is of other inputs.
     """
     if deployment.target not in _BUILDS:
+        what, then = _ELSEWHERE[deployment.target]
         raise UsageError(
-            f"this version does not build engines (target '{deployment.target}')",
-            hint=f"run `trtbuild convert {deployment.model.path} -o ckpt` here, then `trtllm-build --checkpoint_dir ckpt --output_dir engine` "
-            "where TensorRT-LLM 0.17 to 1.2 is installed; or build with --target reference",
+            f"this version does not build {what} (target '{deployment.target}')",
+            hint=f"run `trtbuild convert {deployment.model.path} --target {deployment.target} -o ckpt` here, then {then}; "
+            "or build with --target reference",
         )
     plan = plan_deployment(deployment)
     resolve_limits(deployment, plan.dims.max_position_embeddings)

@@ -74,6 +74,11 @@ class Checkpoint:
         return cls(path, config, layout, tuple(tensors))
 
     @property
+    def files(self) -> dict[str, Mapping[str, TensorInfo]]:
+        """File name -> tensor name -> TensorInfo."""
+        return {f"rank{rank}.safetensors": tensors for rank, tensors in enumerate(self.tensors)}
+
+    @property
     def dims(self) -> ModelDims:
         """Dimensions of the model."""
         return self.layout.dims

@@ -132,6 +132,11 @@ class Layout:
         """Every target tensor in the order in which models are stored: embedding, layers, head."""
         return tuple(self._slots())
 
+    @property
+    def parts(self) -> list[Part]:
+        """Everything that is read for rank files, in storage order; the embedding of a tied head twice."""
+        return [part for slot in self.slots for part in slot.parts]
+
     def _slots(self) -> Iterator[Slot]:
         dims, parallel = self.dims, self.parallel
         rules = [rule for rule in self.arch.rules if rule.when(dims)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,5 +66,6 @@ def read(folder: Path, *, kind: str) -> dict[str, Any]:
 
 
 def peak_rss_bytes() -> int:
-    """Return the peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the peak resident memory of this process since it began; `ru_maxrss` would count what its parent had."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

@@ -21,7 +21,9 @@ QUANTIZATIONS: dict[str, str | None] = {
 }
 
 #: Every target; the value says whether this version implements it.
-TARGETS: dict[str, bool] = {"tensorrt": True, "pytorch": False, "reference": True}
+TARGETS: dict[str, bool] = {"tensorrt": True, "pytorch": True, "reference": True}
+#: Target -> what it is converted to: TensorRT-LLM rank files, or a unified (quantized) Hugging Face folder.
+LAYOUTS: dict[str, str] = {"tensorrt": "ranks", "pytorch": "unified", "reference": "ranks"}
 
 KV_CACHE_DTYPES = ("auto", "fp8", "int8")
 DTYPES = ("auto", "float16", "bfloat16", "float32")

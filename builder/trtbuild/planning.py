@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
-from trtbuild.convert.run import plan_deployment
+from trtbuild.convert.run import plan_deployment, write_bytes
+from trtbuild.convert.unified_plan import describe
 from trtbuild.dtypes import SIZES
 from trtbuild.limits import resolve_limits
+from trtbuild.parallel import Parallel
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Deployment
 
@@ -33,23 +35,25 @@ def plan(deployment: Deployment) -> dict[str, Any]:
         }
     conversion = plan_deployment(deployment)
     layout = conversion.layout
+    # A unified folder is planned uncut; the server cuts it as the deployment says.
+    parallel = Parallel(deployment.parallel.tp_size, deployment.parallel.pp_size)
     limits = resolve_limits(deployment, layout.dims.max_position_embeddings)
     element = _QUANTIZED_KV_BYTES if layout.kv_format else SIZES[layout.dtype]
-    local_heads = max(layout.dims.num_kv_heads // layout.parallel.tp_size, 1)
+    local_heads = max(layout.dims.num_kv_heads // parallel.tp_size, 1)
     kv_ranks = []
-    for rank in layout.parallel.ranks():
-        layers = len(layout.parallel.layers(layout.dims.num_layers, rank.pp_rank))
+    for rank in parallel.ranks():
+        layers = len(parallel.layers(layout.dims.num_layers, rank.pp_rank))
         per_token = 2 * layers * local_heads * layout.dims.head_dim * element
         kv_ranks.append({"rank": rank.index, "bytes_per_token": per_token, "pool_bytes": per_token * limits.kv_tokens})
     return {
         "target": deployment.target,
         "is_converted": True,
-        "conversion": conversion.to_json(tensors=False),
+        "conversion": describe(conversion, [deployment.target], tensors=False),
         "limits": {
             **asdict(limits),
             "kv_tokens": limits.kv_tokens,
             "full_length_sequences": limits.kv_tokens // limits.max_seq_len,
         },
         "kv_cache": kv_ranks,
-        "disk_bytes": conversion.write_bytes,
+        "disk_bytes": write_bytes(conversion, deployment.target),
     }

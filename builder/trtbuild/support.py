@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from trtbuild.arch.registry import ARCHITECTURES, lookup
 from trtbuild.arch.sized import SIZED_ONLY
+from trtbuild.convert.unified_plan import SERVED
 from trtbuild.names import QUANTIZATIONS, TARGETS, available
-from trtbuild.quant.unified import FORMATS
+from trtbuild.quant.unified import UNIFIED_FORMATS
 from trtbuild.reference.support import STATIC_BATCHES
 
 #: Target -> schemes its layout has a form for.
 _SCHEMES: dict[str, tuple[str, ...]] = {
     "tensorrt": tuple(available(QUANTIZATIONS)),
-    "pytorch": tuple(name for name in available(QUANTIZATIONS) if name in FORMATS),
+    "pytorch": tuple(name for name in available(QUANTIZATIONS) if name in UNIFIED_FORMATS),
     "reference": tuple(available(QUANTIZATIONS)),
 }
 assert set(_SCHEMES) == set(TARGETS)
@@ -47,6 +48,7 @@ def support() -> Iterator[Support]:
     for architecture in ARCHITECTURES:
         arch = lookup(architecture, where="")
         notes = [] if arch.has_pipeline else ["pp 1 only"]
+        notes += [] if architecture in SERVED else ["TensorRT-LLM 1.2's PyTorch backend has no such model"]
         notes += [f"unverified: {arch.unverified}"] if arch.unverified else []
         notes += ["embedding always cut with tp"] if arch.shards_embedding else []
         batching = "static" if arch.model_type in STATIC_BATCHES else "continuous"

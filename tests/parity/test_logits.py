@@ -1,7 +1,8 @@
-"""The reference target computes what transformers computes, from rank files of any tp x pp."""
+"""The reference target computes what transformers computes, from rank files of any tp x pp and from unified Hugging Face folders."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import GOLDENS, read_safetensors
+from tests.conftest import GOLDENS, read_safetensors, write_safetensors
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trtbuild.checkpoint import Checkpoint
+from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.reference.model import load_model
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -148,9 +149,43 @@ def test_logits_equal_those_of_transformers(
     ids = torch.randint(0, 131, (2, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = model(ids).logits
-        found = load_model(Checkpoint.open(tmp_path / "out"))(ids).logits
+        found = load_model(open_checkpoint(tmp_path / "out"))(ids).logits
     assert expected.std() > 0.1, "a model that says nothing proves nothing"
     assert (found - expected).abs().max() <= 1e-4
+
+
+def test_logits_of_the_unified_folder_equal_those_of_transformers(
+    original: tuple[Path, Any], cli: Cli, tmp_path: Path
+) -> None:
+    folder, model = original
+    code, _, err = cli("convert", folder, "-o", tmp_path / "out", "--target", "pytorch", "--dtype", "float32")
+    assert code == 0, err
+    ids = torch.randint(0, 131, (2, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = model(ids).logits
+        found = load_model(open_checkpoint(tmp_path / "out"))(ids).logits
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()(ids).logits
+    assert (found - expected).abs().max() <= 1e-4
+    assert (theirs - expected).abs().max() <= 1e-4, "transformers reads the folder otherwise"
+
+
+def test_quantized_unified_folders_are_within_their_bounds_and_run(
+    original: tuple[Path, Any], cli: Cli, tmp_path: Path
+) -> None:
+    folder, _ = original
+    ids = np.random.default_rng(2).integers(0, 131, (2, 40))
+    write_safetensors(tmp_path / "ids.safetensors", {"input_ids": ids})
+    options = ("--target", "pytorch", "--quantization", "fp8", "--kv-cache", "fp8", "--dtype", "bfloat16")
+    code, _, err = cli(
+        "convert", folder, "-o", tmp_path / "out", *options, "--calibration", tmp_path / "ids.safetensors"
+    )
+    assert code == 0, err
+    code, report, _ = cli("verify", tmp_path / "out", "--json")
+    assert (code, json.loads(report)["findings"]) == (0, [])
+    checkpoint = open_checkpoint(tmp_path / "out")
+    assert checkpoint.activation_scales() and len(checkpoint.kv_scales() or ()) == checkpoint.dims.num_layers
+    with torch.no_grad():
+        assert load_model(checkpoint)(torch.from_numpy(ids)).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "mixtral"])
@@ -158,7 +193,7 @@ def test_logits_equal_those_recorded_with_the_exporters_files(family: str, cli: 
     code, _, err = cli("convert", GOLDENS / family / "source", "-o", tmp_path / "out", "--tp", "2")
     assert code == 0, err
     recorded = read_safetensors(GOLDENS / family / "reference_logits.safetensors")
-    model = load_model(Checkpoint.open(tmp_path / "out"))
+    model = load_model(open_checkpoint(tmp_path / "out"))
     # They were recorded from a model that had been cast to float16 and back, its rotary frequencies included.
     if family != "gpt2":
         rotary = model.model.rotary_emb
@@ -175,7 +210,7 @@ def test_llama3_frequencies_are_those_of_the_published_rule(cli: Cli, tmp_path: 
     )
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / "model")
     assert cli("convert", tmp_path / "model", "-o", tmp_path / "out", "--dtype", "float32")[0] == 0
-    frequencies = load_model(Checkpoint.open(tmp_path / "out")).model.rotary_emb.inv_freq
+    frequencies = load_model(open_checkpoint(tmp_path / "out")).model.rotary_emb.inv_freq
     expected = [1.0, 0.193923, 0.037606, 0.00729266, 0.000524846, 3.4281e-05, 6.64787e-06, 1.28917e-06]
     assert frequencies.tolist() == pytest.approx(expected, rel=1e-4)
 
@@ -192,7 +227,7 @@ def test_quantized_logits_are_near_and_not_equal(
     code, _, err = cli("convert", GOLDENS / family / "source", "-o", tmp_path / "out", *options)
     assert code == 0, err
     with torch.no_grad():
-        found = load_model(Checkpoint.open(tmp_path / "out"))(
+        found = load_model(open_checkpoint(tmp_path / "out"))(
             torch.from_numpy(recorded["input_ids"].copy())
         ).logits.numpy()
     error = np.abs(found - recorded["logits"]).mean() / np.abs(recorded["logits"]).mean()

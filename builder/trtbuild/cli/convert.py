@@ -1,4 +1,4 @@
-"""`trtbuild convert`: Hugging Face checkpoint in, TensorRT-LLM rank files out."""
+"""`trtbuild convert`: Hugging Face checkpoint in, TensorRT-LLM rank files or a quantized Hugging Face folder out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the conversion plan (every tensor of every rank with --json) and write nothing.",
+    help="Print the conversion plan (every tensor of every file with --json) and write nothing.",
 )
 @click.option("--layers", type=click.IntRange(min=1), metavar="N", help="Convert only the first N layers: a trial.")
 @click.option(
@@ -50,19 +50,21 @@ def convert(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Convert MODEL (a Hugging Face folder or a trtbuild.yaml) to TensorRT-LLM rank files.
+    """Convert MODEL (a Hugging Face folder or a trtbuild.yaml) to TensorRT-LLM rank files; for pytorch to a (quantized) Hugging Face folder.
 
     Everything that can be seen from headers is checked before a weight is read. The output appears whole or not at all; interrupted
     work goes on where it stopped, and a second run with unchanged inputs does nothing.
     """
     from trtbuild.cli.report import print_conversion, print_conversion_plan
-    from trtbuild.convert.run import plan_deployment
+    from trtbuild.convert.run import plan_deployments
+    from trtbuild.convert.unified_plan import describe
 
     targets: list[str | None] = list(dict.fromkeys(target)) or [None]
     deployments = [resolve(model, default_target="tensorrt", target=name, **given) for name in targets]
-    plan = plan_deployment(deployments[0], layers=layers)
+    plan = plan_deployments(deployments, layers=layers)
     if dry_run:
-        print_conversion_plan(plan.to_json(tensors=True), as_json=as_json)
+        described = describe(plan, [each.target for each in deployments], tensors=True)
+        print_conversion_plan(described, as_json=as_json)
         return
     if output is None:
         raise UsageError("no output folder is given", hint="add -o DIR, or --dry-run to see the plan only")

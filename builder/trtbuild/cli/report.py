@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtbuild.console import print_json, stdout_console
+from trtbuild.names import LAYOUTS
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def print_conversion_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a conversion plan (`ConversionPlan.to_json`)."""
+    """Print a conversion plan (`unified_plan.describe`)."""
     if as_json:
         print_json(plan)
         return
-    from rich.table import Table
-
     console = stdout_console()
     console.print(f"[bold]{plan['architecture']}[/] {plan['source']}", soft_wrap=True)
     console.print(
@@ -22,23 +24,30 @@ def print_conversion_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
         + (", calibrates first" if plan["calibration_needed"] else ""),
         soft_wrap=True,
     )
-    table = Table()
-    for column in ("rank", "tp", "pp", "layers", "tensors", "size"):
-        table.add_column(column, justify="right")
-    for rank in plan["ranks"]:
-        first, last = rank["layers"]
-        row = (
-            rank["rank"],
-            rank["tp_rank"],
-            rank["pp_rank"],
-            f"{first}-{last}",
-            rank["num_tensors"],
-            size(rank["bytes"]),
-        )
-        table.add_row(*map(str, row))
-    console.print(table)
+    if "ranks" in plan:
+        table = _table(("rank", "tp", "pp", "layers", "tensors", "size"))
+        for rank in plan["ranks"]:
+            layers = "-".join(map(str, rank["layers"]))
+            counts = (rank["num_tensors"], size(rank["bytes"]))
+            table.add_row(*map(str, (rank["rank"], rank["tp_rank"], rank["pp_rank"], layers, *counts)))
+        console.print(table)
+    unified = plan.get("unified", plan)
+    if "files" in unified:
+        table = _table(("file", "tensors", "size"))
+        for file in unified["files"]:
+            table.add_row(file["file"], str(file["num_tensors"]), size(file["bytes"]))
+        console.print(table)
     for warning in plan["warnings"]:
         console.print(f"note: {warning}", soft_wrap=True)
+
+
+def _table(columns: tuple[str, ...]) -> Table:
+    from rich.table import Table
+
+    table = Table()
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
 
 
 def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
@@ -89,9 +98,10 @@ def print_conversion(manifests: Mapping[str, Mapping[str, Any]], *, as_json: boo
         return
     console = stdout_console()
     for folder, manifest in manifests.items():
-        ranks = len(manifest["sha256"])
+        files = len(manifest["sha256"])
+        kind = "weight" if LAYOUTS[manifest["target"]] == "unified" else "rank"
         console.print(
-            f"{folder}: {ranks} rank file{'s' * (ranks > 1)}, {size(manifest['write_bytes'])}", soft_wrap=True
+            f"{folder}: {files} {kind} file{'s' * (files > 1)}, {size(manifest['write_bytes'])}", soft_wrap=True
         )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from trtbuild import manifest
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import convert_into, inputs_key, verify_source
+from trtbuild.convert.run import convert_all, inputs_key, verify_source, write_bytes
+from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
@@ -49,25 +50,38 @@ def write_checkpoints(
     key = inputs_key(plan, deployments, "checkpoint")
     if not force and (found := _finished(folders, key)) is not None:
         if verify_inputs:
-            verify_source(plan, next(iter(found.values()))["inputs_sha256"], quiet=quiet)
+            for target in _one_per_layout(deployments):
+                verify_source(plan, target, found[str(folders[target])]["inputs_sha256"], quiet=quiet)
         logger.info("%s is up to date", output)
         return found
-    needed = plan.write_bytes * len(deployments)
+    needed = sum(write_bytes(plan, each.target) for each in deployments)
     check_output(output, force=force, keep=(plan.source.path,))
     check_space(output, needed)
     manifests: dict[str, dict[str, Any]] = {}
     with staged_folder(output, work=key, needed=needed) as stage:
-        first = stage if single else stage / deployments[0].target
-        first.mkdir(exist_ok=True)
-        written = convert_into(plan, deployments[0], first, key=key, memory_bytes=memory_bytes, quiet=quiet)
-        manifests[str(folders[deployments[0].target])] = written
-        for deployment in deployments[1:]:
-            folder = stage / deployment.target
-            shutil.copytree(first, folder, dirs_exist_ok=True)
-            copy = {**written, "target": deployment.target, "deployment": deployment.model_dump(mode="json")}
-            manifest.write(folder, copy)
-            manifests[str(folders[deployment.target])] = copy
+        stages = {each.target: stage if single else stage / each.target for each in deployments}
+        for each in stages.values():
+            each.mkdir(exist_ok=True)
+        firsts = _one_per_layout(deployments)
+        places = [(each, stages[each.target]) for each in deployments if each.target in firsts]
+        results = convert_all(plan, places, key=key, memory_bytes=memory_bytes, quiet=quiet)
+        written = {LAYOUTS[each.target]: result for (each, _), result in zip(places, results, strict=True)}
+        for deployment in deployments:
+            result, folder = written[LAYOUTS[deployment.target]], stages[deployment.target]
+            if deployment.target not in firsts:
+                shutil.copytree(stages[result["target"]], folder, dirs_exist_ok=True)
+                result = {**result, "target": deployment.target, "deployment": deployment.model_dump(mode="json")}
+                manifest.write(folder, result)
+            manifests[str(folders[deployment.target])] = result
     return manifests
+
+
+def _one_per_layout(deployments: Sequence[Deployment]) -> list[str]:
+    """Return the targets that are written; another one of the same layout is a copy of it."""
+    firsts: dict[str, str] = {}
+    for deployment in deployments:
+        firsts.setdefault(LAYOUTS[deployment.target], deployment.target)
+    return list(firsts.values())
 
 
 def _finished(folders: Mapping[str, Path], key: str) -> dict[str, dict[str, Any]] | None:

@@ -81,7 +81,7 @@ class ConversionPlan:
     @property
     def read_bytes(self) -> int:
         """Bytes of source tensors that are read, each counted once per use."""
-        return sum(self.part_bytes(part) for slot in self.layout.slots for part in slot.parts)
+        return sum(self.part_bytes(part) for part in self.layout.parts)
 
     @property
     def write_bytes(self) -> int:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trtbuild import __version__, manifest
-from trtbuild.checkpoint import TOKENIZER_FOLDER
+from trtbuild import manifest
 from trtbuild.console import progress
 from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
+from trtbuild.convert.unified_plan import unified_warnings
 from trtbuild.errors import TrtbuildError
+from trtbuild.names import LAYOUTS
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
+from trtbuild.unified_layout import UnifiedLayout
+
+if TYPE_CHECKING:
+    from trtbuild.convert.rank_files import RankSink
+    from trtbuild.convert.unified import UnifiedSink
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +49,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
         TrtbuildError: the model cannot be converted like this.
     """
     quantization, parallel = deployment.quantization, deployment.parallel
+    is_unified = LAYOUTS[deployment.target] == "unified"
     check_options(quantization=quantization.scheme, target=deployment.target)
     opened = open_source(deployment)
     source = opened.source
@@ -49,7 +57,9 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
         quantization=quantization.scheme,
         kv_cache=quantization.kv_cache,
         dtype=deployment.model.dtype,
-        parallel=Parallel(
+        parallel=Parallel()
+        if is_unified
+        else Parallel(
             parallel.tp_size,
             parallel.pp_size,
             moe_ep_size=parallel.ep_size,
@@ -57,6 +67,8 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
         ),
     )
     plan = plan_conversion(opened, options, layers=layers)
+    if is_unified:
+        plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
     if plan.needs_calibration:
         check_samples(source, _calibration_file(deployment))
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
@@ -68,6 +80,31 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
         if file.name in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
             read_json(file)
     return plan
+
+
+def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = None) -> ConversionPlan:
+    """Plan one conversion that serves several targets: one read of the source, one calibration.
+
+    Args:
+        deployments: alike but for their targets.
+        layers: convert only so many layers, for trials.
+
+    Raises:
+        UsageError: an option this version does not have.
+        TrtbuildError: the model cannot be converted like this for one of the targets.
+    """
+    first = next((each for each in deployments if LAYOUTS[each.target] == "ranks"), deployments[0])
+    plan = plan_deployment(first, layers=layers)
+    extra: list[str] = []
+    for deployment in deployments:
+        if LAYOUTS[deployment.target] != LAYOUTS[first.target]:
+            extra += unified_warnings(plan, deployment.parallel)
+    return replace(plan, warnings=tuple(dict.fromkeys((*plan.warnings, *extra))))
+
+
+def write_bytes(plan: ConversionPlan, target: str) -> int:
+    """Return the bytes of all tensors that are written for a target."""
+    return UnifiedLayout.of(plan.layout).nbytes if LAYOUTS[target] == "unified" else plan.write_bytes
 
 
 def inputs_key(plan: ConversionPlan, deployments: Sequence[Deployment], kind: str) -> str:
@@ -99,12 +136,21 @@ def source_identity(plan: ConversionPlan, deployment: Deployment) -> dict[str, A
 def convert_into(
     plan: ConversionPlan, deployment: Deployment, folder: Path, *, key: str, memory_bytes: int, quiet: bool
 ) -> dict[str, Any]:
-    """Write a complete checkpoint into a folder and return its manifest; what an interrupted run finished there is kept.
+    """Write a complete checkpoint into a folder and return its manifest; see `convert_all`."""
+    (written,) = convert_all(plan, [(deployment, folder)], key=key, memory_bytes=memory_bytes, quiet=quiet)
+    return written
+
+
+def convert_all(
+    plan: ConversionPlan, places: Sequence[tuple[Deployment, Path]], *, key: str, memory_bytes: int, quiet: bool
+) -> list[dict[str, Any]]:
+    """Write complete checkpoints into folders from one read of the source and return their manifests.
+
+    What an interrupted run finished there is kept.
 
     Args:
         plan: the conversion.
-        deployment: what was asked for.
-        folder: empty, or left by an interrupted run of the same work.
+        places: what was asked for, and its folder: empty, or left by an interrupted run of the same work.
         key: identifies the inputs, see `inputs_key`.
         memory_bytes: what the conversion may use above the interpreter; calibration needs the whole model.
         quiet: show no progress.
@@ -114,56 +160,72 @@ def convert_into(
     """
     seconds: dict[str, float] = {}
     stats, calibration = plan.known_stats, None
+    kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
-        stats, calibration = _calibrate_once(plan, deployment, folder / _CALIBRATION, seconds, quiet=quiet)
-    from trtbuild.convert.execute import execute  # numpy is needed from here on only
+        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, quiet=quiet)
+    from trtbuild.convert.execute import run_sinks  # numpy is needed from here on only
 
     start = time.perf_counter()
-    with progress("converting", plan.read_bytes, quiet=quiet) as advance:
-        result = execute(plan, folder, stats=stats, advance=advance, memory_bytes=memory_bytes)
+    with ExitStack() as stack:
+        sinks: list[RankSink | UnifiedSink] = []
+        for deployment, folder in places:
+            sinks.append(_sink(plan, deployment, folder, stats))
+            stack.enter_context(sinks[-1])
+        with progress("converting", sum(sink.read_bytes for sink in sinks), quiet=quiet) as advance:
+            run_sinks(plan, sinks, advance=advance, memory_bytes=memory_bytes)
+        results = [sink.finish() for sink in sinks]
     seconds["convert"] = time.perf_counter() - start
-    tokenizer = plan.source.tokenizer_files()
-    if tokenizer:
-        (folder / TOKENIZER_FOLDER).mkdir(exist_ok=True)
-        for file in tokenizer:
-            shutil.copyfile(file, folder / TOKENIZER_FOLDER / file.name)
-    config = {**plan.config(), "producer": {"name": "trtbuild", "version": __version__}}
-    if plan.layout.kv_format:
-        config["trtbuild"] = {"kv_cache_scale_floor": plan.layout.kv_format.floor}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    written = {
-        **manifest.header("checkpoint"),
-        "target": deployment.target,
-        "source": {**source_identity(plan, deployment), "revision": deployment.model.revision},
-        "deployment": deployment.model_dump(mode="json"),
-        "calibration": calibration,
-        "kv_scales": list(result.kv_scales),
-        "inputs_key": key,
-        "inputs_sha256": result.inputs,
-        "read_bytes": plan.read_bytes,
-        "write_bytes": plan.write_bytes,
-        "sha256": result.digests,
-        "warnings": list(plan.warnings),
-        "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
-        "peak_rss_bytes": manifest.peak_rss_bytes(),
-    }
-    manifest.write(folder, written)
-    (folder / _CALIBRATION).unlink(missing_ok=True)
-    logger.info(
-        "%d ranks, %s bytes written in %.1f s, peak memory %d MiB",
-        plan.layout.parallel.world_size,
-        f"{plan.write_bytes:,}",
-        sum(seconds.values()),
-        written["peak_rss_bytes"] >> 20,
-    )
-    return written
+    manifests = []
+    for (deployment, folder), sink, result in zip(places, sinks, results, strict=True):
+        sink.write_beside()
+        written = {
+            **manifest.header("checkpoint"),
+            "target": deployment.target,
+            "source": {**source_identity(plan, deployment), "revision": deployment.model.revision},
+            "deployment": deployment.model_dump(mode="json"),
+            "calibration": calibration,
+            "kv_scales": list(result.kv_scales),
+            "inputs_key": key,
+            "inputs_sha256": result.inputs,
+            "read_bytes": sink.read_bytes,
+            "write_bytes": sink.write_bytes,
+            "sha256": result.digests,
+            "warnings": list(plan.warnings),
+            "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
+            "peak_rss_bytes": manifest.peak_rss_bytes(),
+        }
+        manifest.write(folder, written)
+        manifests.append(written)
+        logger.info(
+            "%d files, %s bytes written for target %s in %.1f s, peak memory %d MiB",
+            len(result.digests),
+            f"{sink.write_bytes:,}",
+            deployment.target,
+            sum(seconds.values()),
+            written["peak_rss_bytes"] >> 20,
+        )
+    kept.unlink(missing_ok=True)
+    return manifests
 
 
-def verify_source(plan: ConversionPlan, expected: Mapping[str, str], *, quiet: bool) -> None:
+def _sink(
+    plan: ConversionPlan, deployment: Deployment, folder: Path, stats: CalibrationStats | None
+) -> RankSink | UnifiedSink:
+    """Open what writes a target's tensors; numpy is needed from here on only."""
+    from trtbuild.convert.rank_files import RankSink
+    from trtbuild.convert.unified import UnifiedSink
+
+    if LAYOUTS[deployment.target] == "unified":
+        return UnifiedSink(plan, UnifiedLayout.of(plan.layout), folder, stats)
+    return RankSink(plan, folder, stats)
+
+
+def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str], *, quiet: bool) -> None:
     """Read the source again and compare it with what was converted.
 
     Args:
         plan: the conversion.
+        target: what was converted to: the layouts read different parts.
         expected: label of a part -> SHA-256 of its rows, from the manifest.
         quiet: show no progress.
 
@@ -172,8 +234,10 @@ def verify_source(plan: ConversionPlan, expected: Mapping[str, str], *, quiet: b
     """
     from trtbuild.convert.execute import digest_source
 
-    with progress("verifying inputs", plan.read_bytes, quiet=quiet) as advance:
-        found = digest_source(plan, advance=advance)
+    is_unified = LAYOUTS[target] == "unified"
+    parts = [weight.part for weight in UnifiedLayout.of(plan.layout).weights] if is_unified else plan.layout.parts
+    with progress("verifying inputs", sum(map(plan.part_bytes, parts)), quiet=quiet) as advance:
+        found = digest_source(plan, parts, advance=advance)
     changed = sorted(label for label, digest in found.items() if expected.get(label) != digest)
     if changed:
         raise TrtbuildError(

@@ -9,6 +9,7 @@ from typing import Any
 from trtbuild import manifest
 from trtbuild.building import CHECKPOINT
 from trtbuild.checkpoint import Checkpoint
+from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
 from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
@@ -30,16 +31,19 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
         TrtbuildError: the folder is no checkpoint of ours, or its source is gone or of another shape.
     """
     from trtbuild.convert import verify  # numpy is needed from here on only
+    from trtbuild.convert.verify_unified import compare_unified
 
     if (folder / CHECKPOINT / "config.json").is_file():
         folder = folder / CHECKPOINT
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = open_checkpoint(folder)
     made = manifest.read(folder, kind="checkpoint")
-    total = sum(info.nbytes for tensors in checkpoint.tensors for info in tensors.values())
+    infos = [info for tensors in checkpoint.files.values() for info in tensors.values()]
+    total = sum(info.nbytes for info in infos)
     with progress("reading", total, quiet=quiet) as advance:
-        findings = verify.check_digests(checkpoint, advance=advance)
-    findings += verify.padding_is_zero(checkpoint)
-    report: dict[str, Any] = {"folder": str(folder), "tensors": sum(map(len, checkpoint.tensors)), "bytes": total}
+        findings = verify.check_digests(folder, checkpoint.files, advance=advance)
+    if isinstance(checkpoint, Checkpoint):
+        findings += verify.padding_is_zero(checkpoint)
+    report: dict[str, Any] = {"folder": str(folder), "tensors": len(infos), "bytes": total}
     if with_source:
         if not Path(made["source"]["path"]).is_dir():
             raise TrtbuildError(
@@ -49,7 +53,10 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
         deployment = parse(made["deployment"], origin=str(folder / manifest.NAME))
         plan = plan_deployment(deployment, layers=checkpoint.dims.num_layers)
         with progress("comparing", plan.read_bytes, quiet=quiet) as advance:
-            wrong, errors = verify.compare_with_source(checkpoint, plan, advance=advance)
+            if isinstance(checkpoint, Checkpoint):
+                wrong, errors = verify.compare_with_source(checkpoint, plan, advance=advance)
+            else:
+                wrong, errors = compare_unified(checkpoint, plan, advance=advance)
         findings += wrong
         quantized = [each for each in errors if each.max_error > 0]
         worst = sorted(quantized, key=lambda each: -each.relative)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,23 @@ class TensorError:
     relative: float
 
 
-def check_digests(checkpoint: Checkpoint, *, advance: Callable[[int], None]) -> list[Finding]:
-    """Compare every tensor of every rank file with the manifest.
+def check_digests(
+    folder: Path, files: Mapping[str, Mapping[str, TensorInfo]], *, advance: Callable[[int], None]
+) -> list[Finding]:
+    """Compare every tensor of every file with the manifest.
+
+    Args:
+        folder: the finished folder.
+        files: file name -> tensor name -> where it lies.
+        advance: called with the bytes just read.
 
     Raises:
         TrtbuildError: the folder has no manifest of ours, or a file cannot be read.
     """
-    digests: Mapping[str, Mapping[str, str]] = manifest.read(checkpoint.path, kind="checkpoint")["sha256"]
+    digests: Mapping[str, Mapping[str, str]] = manifest.read(folder, kind="checkpoint")["sha256"]
     findings = []
     with TensorReader() as reader:
-        for index, tensors in enumerate(checkpoint.tensors):
-            file = f"rank{index}.safetensors"
+        for file, tensors in files.items():
             expected = digests.get(file, {})
             for name, info in tensors.items():
                 if name not in expected:

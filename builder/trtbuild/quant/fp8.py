@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Largest finite E4M3 value.
 E4M3_MAX = 448.0
 #: Smallest normal float32: the range of an all-zero tensor, so that its scale is positive.
-_TINY = 1.1754943508222875e-38
+TINY = 1.1754943508222875e-38
 
 
 class Fp8:
@@ -53,7 +53,7 @@ class Fp8:
 
         assert input_amax is not None
         amax = np.array([[weight_amax], [input_amax]], dtype=np.float32)
-        weight, activation = np.maximum(amax, np.float32(_TINY)) / np.float32(E4M3_MAX)
+        weight, activation = np.maximum(amax, np.float32(TINY)) / np.float32(E4M3_MAX)
         return {"weights_scaling_factor": weight, "activation_scaling_factor": activation}
 
     def encode(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
-"""Turn a TensorRT-LLM checkpoint into a transformers model that computes what the checkpoint says.
+"""Turn a checkpoint into a transformers model that computes what the checkpoint says.
 
 Memory bound: the model in `dtype` plus one tensor. Knows transformers; leaves reading, merging and dequantizing to
-`trtbuild.checkpoint`, and number formats to `simulate`.
+`trtbuild.checkpoint` and `trtbuild.unified_checkpoint`, and number formats to `simulate`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class CheckpointReader(Protocol):
-    """The part of `trtbuild.checkpoint.Checkpoint` that is needed here."""
+    """What is needed here of a checkpoint of either layout (`trtbuild.checkpoint_kinds.open_checkpoint`)."""
 
     @property
     def quant_algo(self) -> str | None: ...

@@ -59,7 +59,9 @@ def round_linear_inputs(model: nn.Module, scales: Mapping[str, float]) -> None:
         owner, _, parameter = place.parameter.rpartition(".")
         module = modules.get(owner)
         if place.expert is not None and module is not None:
-            experts.setdefault(owner, {})[parameter] = scale  # one for all experts of a layer
+            # One for all experts of a layer: the kernels take the largest, and rank files hold that already.
+            found = experts.setdefault(owner, {})
+            found[parameter] = max(found.get(parameter, 0.0), scale)
         elif isinstance(module, (nn.Linear, Conv1D)):
             module.register_forward_pre_hook(_InputHook(scale))
         else:
@@ -67,8 +69,8 @@ def round_linear_inputs(model: nn.Module, scales: Mapping[str, float]) -> None:
                 f"the checkpoint has an activation scale for '{name}', which is not a linear layer of the model",
                 hint="convert the model again",
             )
-    for owner, found in experts.items():
-        modules[owner].forward = _RoundedExperts(modules[owner], found["gate_up_proj"], found["down_proj"])
+    for owner, inputs in experts.items():
+        modules[owner].forward = _RoundedExperts(modules[owner], inputs["gate_up_proj"], inputs["down_proj"])
 
 
 def round_kv_cache(layers: Sequence[nn.Module], scales: Sequence[float], algorithm: str) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trtbuild.checkpoint import TOKENIZER_FOLDER
+from trtbuild.checkpoint_kinds import is_rank_folder
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.repo.context import RepoContext, build_context
+from trtbuild.repo.context import VARIANTS, RepoContext, build_context
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
+from trtbuild.unified_checkpoint import UnifiedCheckpoint
 
 
 def context_of(
@@ -27,22 +30,34 @@ def context_of(
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
-        UsageError: no checkpoint is named.
+        UsageError: no checkpoint is named, or this version renders no repository for the target.
         TrtbuildError: a folder cannot serve.
     """
+    if deployment.target not in VARIANTS:
+        raise UsageError(
+            f"this version renders no repository for target '{deployment.target}', only for {', '.join(VARIANTS)}",
+            hint="serve the folder that `trtbuild convert --target pytorch` wrote with trtllm-serve, or use --target reference",
+        )
     if checkpoint_dir is None:
         raise UsageError("no checkpoint is named", hint="add --checkpoint DIR, a folder that `trtbuild convert` wrote")
     if not (checkpoint_dir / "config.json").is_file():
         raise TrtbuildError(
             f"{checkpoint_dir} is no checkpoint: it has no config.json", hint="make one with `trtbuild convert`"
         )
-    tokenizer_dir = checkpoint_dir / "tokenizer"
+    config, tokenizer_dir = read_json(checkpoint_dir / "config.json"), checkpoint_dir / TOKENIZER_FOLDER
+    if not is_rank_folder(checkpoint_dir):
+        unified = UnifiedCheckpoint.open(checkpoint_dir)
+        config = {
+            "vocab_size": unified.dims.vocab_size,
+            "max_position_embeddings": unified.dims.max_position_embeddings,
+        }
+        tokenizer_dir = unified.tokenizer_dir or tokenizer_dir
     if not tokenizer_dir.is_dir():
         tokenizer_dir = Path(deployment.model.path)
     check_tokenizer(tokenizer_dir, chat_template=deployment.serving.chat_template)
     return build_context(
         deployment,
-        read_json(checkpoint_dir / "config.json"),
+        config,
         checkpoint_dir=checkpoint_dir,
         tokenizer_dir=tokenizer_dir,
         engine_dir=engine_dir,

@@ -57,7 +57,22 @@ def test_every_verb_has_an_example_and_the_common_options(verb: str, cli: Cli) -
 
 @pytest.mark.parametrize(
     "verb",
-    ["init", "plan", "convert", "build", "lora", "render", "lint", "serve", "generate", "probe", "demo", "doctor"],
+    [
+        "init",
+        "plan",
+        "convert",
+        "verify",
+        "build",
+        "lora",
+        "architectures",
+        "render",
+        "lint",
+        "serve",
+        "generate",
+        "probe",
+        "demo",
+        "doctor",
+    ],
 )
 def test_verbs_with_a_result_offer_it_as_json(verb: str, cli: Cli) -> None:
     assert "--json" in cli(verb, "--help")[1]

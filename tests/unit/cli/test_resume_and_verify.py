@@ -123,12 +123,12 @@ def test_a_damaged_byte_of_unfinished_work_is_written_again(
 
 
 def test_calibration_is_not_run_again(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trtbuild.convert import execute
+    from trtbuild.convert.rank_files import RankSink
     from trtbuild.quant.calibrate import forward
 
     source, out = GOLDENS / "llama" / "source", tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "_write_kv_scales", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(RankSink, "_write_kv_scales", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert cli("convert", source, "-o", out, *FP8)[0] == 130
     monkeypatch.setattr(forward, "calibrate", lambda *_, **__: pytest.fail("calibrated again"))
     assert cli("convert", source, "-o", out, *FP8)[0] == 0

@@ -98,7 +98,7 @@ def test_codes_looked_up_are_those_computed(
     stats = CalibrationStats(dict.fromkeys(modules, 2.0), (), (), 1, 1, "")
     files = []
     for name, least in (("looked up", 0), ("computed", 2**60)):
-        monkeypatch.setattr(module, "_LEAST_TABLED", least)
+        monkeypatch.setattr("trtbuild.convert.cast.LEAST_TABLED", least)
         (tmp_path / name).mkdir()
         module.execute(plan, tmp_path / name, stats=stats, advance=lambda _: None)
         files.append((tmp_path / name / "rank0.safetensors").read_bytes())

@@ -107,7 +107,8 @@ def test_the_first_layers_of_a_70b_model_are_converted_within_the_budget(large: 
     assert json.loads(done.stdout)[0]["peak_rss_bytes"] < (256 + 80) * 2**20
 
 
-def test_an_embedding_larger_than_the_budget_is_converted_within_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("targets", [("tensorrt",), ("pytorch",), ("tensorrt", "pytorch")])
+def test_an_embedding_larger_than_the_budget_is_converted_within_it(targets: tuple[str, ...], tmp_path: Path) -> None:
     folder, rows, hidden = tmp_path / "model", 48000, 2048
     folder.mkdir()
     small = {
@@ -138,6 +139,7 @@ def test_an_embedding_larger_than_the_budget_is_converted_within_it(tmp_path: Pa
         str(tmp_path / "out"),
         "--memory",
         "64MiB",
+        *(f"--target={target}" for target in targets),
     ]
     done = subprocess.run([*command, "--quiet", "--json"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -175,8 +175,8 @@ def test_schemes_of_later_versions_are_refused_by_name(name: str) -> None:
 
 
 def test_targets_and_sizes_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(UsageError, match="'pytorch' is not available"):
-        check_options(quantization="none", target="pytorch")
+    with pytest.raises(UsageError, match="unknown target 'pytorhc', did you mean 'pytorch'"):
+        check_options(quantization="none", target="pytorhc")
 
 
 def test_experts_are_refused_where_there_are_none(make_model: Make) -> None:

@@ -61,7 +61,7 @@ def core() -> Iterator[ModuleType]:
         patch.syspath_prepend(str(TEMPLATES / "_shared"))
         patch.syspath_prepend(str(folder))
         module = importlib.import_module("model")
-        patch.setattr(module.Checkpoint, "open", lambda path: FakeCheckpoint(tiny_model("llama")))
+        patch.setattr(module, "open_checkpoint", lambda path: FakeCheckpoint(tiny_model("llama")))
         patch.setattr(module.torch, "set_num_threads", lambda count: None)
         patch.setattr(module.gc, "freeze", lambda: None)
         yield module
@@ -226,7 +226,7 @@ def test_a_defect_is_reported_to_the_client_as_an_internal_error(model: Any, mon
 def test_other_kinds_of_models_answer_through_the_same_tensors(
     core: ModuleType, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core.Checkpoint, "open", lambda path: FakeCheckpoint(tiny_model(family)))
+    monkeypatch.setattr(core, "open_checkpoint", lambda path: FakeCheckpoint(tiny_model(family)))
     model = started(core)
     leaving = Request(tensors(request_output_len=np.array([250], np.int32)), "leaving")
     leaving.sender.has_left = True

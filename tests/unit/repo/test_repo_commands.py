@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.conftest import GOLDENS
 
 import trtbuild
 
@@ -54,6 +56,23 @@ def test_a_configuration_and_a_checkpoint_are_rendered_where_one_wants(
 def test_paths_are_those_of_the_container(build: Path, engine: Path, tmp_path: Path, cli: Cli) -> None:
     assert cli("render", build, "--path-map", f"{tmp_path}=/models", "-q")[0] == 0
     assert '"/models/engine"' in (build / "repository" / "tensorrt_llm" / "config.pbtxt").read_text()
+
+
+def test_the_reference_target_serves_a_unified_folder_with_its_tokenizer(
+    checkpoint: Path, tmp_path: Path, cli: Cli
+) -> None:
+    model, out = tmp_path / "model", tmp_path / "unified"
+    shutil.copytree(GOLDENS / "gpt2" / "source", model)
+    for file in (checkpoint / "tokenizer").iterdir():
+        shutil.copyfile(file, model / file.name)
+    assert cli("convert", model, "-o", out, "--target", "pytorch")[0] == 0
+    code, _, err = cli("render", model, "--target", "reference", "--checkpoint", out, "-o", tmp_path / "repository")
+    assert code == 0, err
+    assert str(out) in (tmp_path / "repository" / "preprocessing" / "config.pbtxt").read_text()
+    code, _, err = cli("render", model, "--target", "pytorch", "--checkpoint", out, "-o", tmp_path / "other")
+    assert code == 2 and "renders no repository for target 'pytorch'" in err
+    code, _, err = cli("build", model, "--target", "pytorch", "-o", tmp_path / "other")
+    assert code == 2 and "--target pytorch -o ckpt" in err
 
 
 @pytest.mark.parametrize(

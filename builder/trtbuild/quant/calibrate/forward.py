@@ -55,7 +55,9 @@ def calibrate(
     observed |= {f"the values of layer {layer}": float(value) for layer, value in enumerate(cache.v_amax)}
     for what, value in observed.items():
         if not isfinite(value):
-            digest_source(plan, advance=lambda _: None)  # damaged weights are the likelier cause, and are named better
+            digest_source(
+                plan, plan.layout.parts, advance=lambda _: None
+            )  # damaged weights are the likelier cause, and are named better
             raise TrtbuildError(
                 f"calibration in {dtype}: {what} reached {value}", hint="use --calibration-dtype float32 or bfloat16"
             )

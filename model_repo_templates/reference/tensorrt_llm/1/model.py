@@ -18,7 +18,7 @@ from periodic import Periodic
 from reporting import Reporting
 from serving import Parameters, error_response
 
-from trtbuild.checkpoint import Checkpoint
+from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.reference.batching import BatchingConfig
 from trtbuild.reference.factory import make_engine
 from trtbuild.reference.model import load_model
@@ -41,7 +41,7 @@ class TritonPythonModel:
         self._is_decoupled = parameters.is_decoupled
         self._excludes_input = parameters.flag("exclude_input_in_output", default=False)
         torch.set_num_threads(len(os.sched_getaffinity(0)))
-        model = load_model(Checkpoint.open(Path(parameters.required_text("gpt_model_path"))))
+        model = load_model(open_checkpoint(Path(parameters.required_text("gpt_model_path"))))
         self._engine = make_engine(model, _sizes(parameters))
         self._engine.start()
         # One prompt and one decoding step, so that the first request does not pay for what happens only once.
