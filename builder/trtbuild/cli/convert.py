@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtbuild.cli.deployment_options import deployment_options, resolve, target_option
 from trtbuild.cli.options import common, force, json_output, memory
 from trtbuild.errors import UsageError
+
+if TYPE_CHECKING:
+    from trtbuild.convert.kept import KeptFolder
+    from trtbuild.spec import Deployment
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +60,15 @@ def convert(
     work goes on where it stopped, and a second run with unchanged inputs does nothing.
     """
     from trtbuild.cli.report import print_conversion, print_conversion_plan
+    from trtbuild.convert.kept import kept_folder
     from trtbuild.convert.run import plan_deployments
     from trtbuild.convert.unified_plan import describe
 
     targets: list[str | None] = list(dict.fromkeys(target)) or [None]
     deployments = [resolve(model, default_target="tensorrt", target=name, **given) for name in targets]
+    if (kept := kept_folder(deployments, layers=layers)) is not None:
+        _copy(kept, deployments[0], output, dry_run=dry_run, force=force, as_json=as_json, quiet=quiet)
+        return
     plan = plan_deployments(deployments, layers=layers)
     if dry_run:
         described = describe(plan, [each.target for each in deployments], tensors=True)
@@ -82,3 +90,27 @@ def convert(
         quiet=quiet,
     )
     print_conversion(manifests, as_json=as_json)
+
+
+def _copy(
+    kept: KeptFolder,
+    deployment: Deployment,
+    output: Path | None,
+    *,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Copy a model that is quantized already and loads as it is."""
+    from trtbuild.cli.report import print_conversion, print_copy_plan
+    from trtbuild.convert.kept import copy_folder
+
+    if dry_run:
+        print_copy_plan(kept, as_json=as_json)
+        return
+    if output is None:
+        raise UsageError("no output folder is given", hint="add -o DIR, or --dry-run to see the plan only")
+    for note in kept.notes:
+        logger.warning("note: %s", note)
+    print_conversion(copy_folder(kept, deployment, output, force=force, quiet=quiet), as_json=as_json)

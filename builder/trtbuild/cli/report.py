@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.console import print_json, stdout_console
+
+if TYPE_CHECKING:
+    from trtbuild.convert.kept import KeptFolder
 from trtbuild.names import LAYOUTS
 
 if TYPE_CHECKING:
@@ -139,3 +142,25 @@ def print_verification(report: Mapping[str, Any], *, as_json: bool) -> None:
     console.print(
         f"{report['folder']}: {verdict}: {report['tensors']} tensors, {size(report['bytes'])}{compared}", soft_wrap=True
     )
+
+
+def print_copy_plan(kept: KeptFolder, *, as_json: bool) -> None:
+    """Print what a copy of a quantized folder will be."""
+    found = kept.found
+    plan = {
+        "source": str(kept.raw.path),
+        "method": found.method,
+        "algorithm": found.algorithm,
+        "bytes": kept.raw.nbytes,
+        "files": [file.name for file in kept.raw.files],
+        "warnings": list(kept.notes),
+    }
+    if as_json:
+        print_json(plan)
+        return
+    console = stdout_console()
+    console.print(
+        f"{plan['source']}: {found.method}, {found.algorithm}: copies {size(kept.raw.nbytes)}", soft_wrap=True
+    )
+    for note in kept.notes:
+        console.print(f"note: {note}", soft_wrap=True)

@@ -121,12 +121,21 @@ def write_beside(source: SourceCheckpoint, unified: UnifiedLayout, folder: Path)
     Raises:
         TrtbuildError: a file of the source's tokenizer cannot be used.
     """
-    _write_json(folder / "config.json", config(source.config, unified))
+    write_json(folder / "config.json", config(source.config, unified))
     quantization = hf_quant_config(unified)
     if quantization is not None:
-        _write_json(folder / QUANT_CONFIG, quantization)
+        write_json(folder / QUANT_CONFIG, quantization)
     if list(unified.files) != [SINGLE]:
-        _write_json(folder / INDEX, index(unified))
+        write_json(folder / INDEX, index(unified))
+    write_tokenizer(source, folder)
+
+
+def write_tokenizer(source: SourceCheckpoint, folder: Path) -> None:
+    """Write tokenizer and generation settings, repaired where transformers 4 needs it.
+
+    Raises:
+        TrtbuildError: a file of the source's tokenizer cannot be used.
+    """
     files = source.tokenizer_files()
     if not files and (source.path / _GENERATION).is_file():
         refuse_lfs_pointer(source.path / _GENERATION)
@@ -134,7 +143,7 @@ def write_beside(source: SourceCheckpoint, unified: UnifiedLayout, folder: Path)
     for file in files:
         given = read_json(file) if file.name == _TOKENIZER_CONFIG else {}
         if (repaired := tokenizer_config(given)) != given:
-            _write_json(folder / file.name, repaired)
+            write_json(folder / file.name, repaired)
         else:
             shutil.copyfile(file, folder / file.name)
 
@@ -151,5 +160,6 @@ def tokenizer_config(given: Mapping[str, Any]) -> dict[str, Any]:
     return repaired
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file of a folder under construction."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

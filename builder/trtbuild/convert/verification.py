@@ -35,8 +35,10 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
 
     if (folder / CHECKPOINT / "config.json").is_file():
         folder = folder / CHECKPOINT
-    checkpoint = open_checkpoint(folder)
     made = manifest.read(folder, kind="checkpoint")
+    if "kept" in made:
+        return _verify_copy(folder, made, with_source=with_source)
+    checkpoint = open_checkpoint(folder)
     infos = [info for tensors in checkpoint.files.values() for info in tensors.values()]
     total = sum(info.nbytes for info in infos)
     with progress("reading", total, quiet=quiet) as advance:
@@ -45,11 +47,7 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
         findings += verify.padding_is_zero(checkpoint)
     report: dict[str, Any] = {"folder": str(folder), "tensors": len(infos), "bytes": total}
     if with_source:
-        if not Path(made["source"]["path"]).is_dir():
-            raise TrtbuildError(
-                f"{made['source']['path']}, the source of {folder}, is not there",
-                hint="use --no-source to check digests only",
-            )
+        _require_source(folder, made)
         deployment = parse(made["deployment"], origin=str(folder / manifest.NAME))
         plan = plan_deployment(deployment, layers=checkpoint.dims.num_layers)
         with progress("comparing", plan.read_bytes, quiet=quiet) as advance:
@@ -67,3 +65,41 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
             "worst": [asdict(each) for each in worst[:_WORST]],
         }
     return {**report, "findings": [asdict(each) for each in findings]}
+
+
+def _require_source(folder: Path, made: dict[str, Any]) -> Path:
+    source = Path(made["source"]["path"])
+    if not source.is_dir():
+        raise TrtbuildError(
+            f"{source}, the source of {folder}, is not there", hint="use --no-source to check digests only"
+        )
+    return source
+
+
+def _verify_copy(folder: Path, made: dict[str, Any], *, with_source: bool) -> dict[str, Any]:
+    """Verify a folder that was copied: it, and its source, must hold the bytes that were copied."""
+    from trtbuild.convert.kept import differences
+
+    expected = made["sha256"]
+    found = differences(folder, expected, "written was")
+    report: dict[str, Any] = {
+        "folder": str(folder),
+        "tensors": sum(map(len, expected.values())),
+        "bytes": made["write_bytes"],
+    }
+    if with_source:
+        source = _require_source(folder, made)
+        found += [
+            (file, tensor, f"{source / file} {problem}")
+            for file, tensor, problem in differences(source, expected, "copied was")
+        ]
+        report |= {
+            "source": str(source),
+            "compared": report["tensors"],
+            "exact": report["tensors"] - len(found),
+            "worst": [],
+        }
+    return {
+        **report,
+        "findings": [{"file": file, "tensor": tensor, "problem": problem} for file, tensor, problem in found],
+    }

@@ -133,3 +133,44 @@ def test_packed_weights_never_end_up_as_numbers(make_model: Make, cli: Cli, tmp_
     (folder / "config.json").write_text(json.dumps(config))
     code, _, err = cli("convert", folder, "-o", tmp_path / "out", "--dequantize")
     assert (code, "awq" in err.lower()) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["int4_awq_g64", "nvfp4", "fp8_pc_pt", "fp8_block", "w4a8_awq_g64", "fp8_kvfp8"])
+def test_the_pytorch_target_copies_what_its_backend_loads(name: str, cli: Cli, tmp_path: Path) -> None:
+    source, out = GOLDENS / "llama" / "hf" / name, tmp_path / "out"
+    code, _, err = cli("convert", source, "-o", out, "--target", "pytorch")
+    assert code == 0, err
+    assert "is copied as it is" in err
+    assert (out / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+    for file in ("hf_quant_config.json", "config.json"):
+        given, found = (json.loads((folder / file).read_text()) for folder in (source, out))
+        assert given.items() <= found.items()
+    assert json.loads((out / "config.json").read_text())["rope_theta"] == 500000.0
+    assert cli("verify", out)[0] == 0
+    assert "up to date" in cli("convert", source, "-o", out, "--target", "pytorch")[2]
+    raw = bytearray((out / "model.safetensors").read_bytes())
+    raw[-1] ^= 1
+    (out / "model.safetensors").write_bytes(raw)
+    code, text, _ = cli("verify", out, "--json")
+    assert (code, len(json.loads(text)["findings"])) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--layers", "1"), "--layers would change it"), (("--kv-cache", "fp8"), "--kv-cache would change it"), (("--dtype", "bfloat16"), "--dtype would")],
+)  # fmt: skip
+def test_a_copy_is_not_changed_on_the_way(options: tuple[str, ...], message: str, cli: Cli, tmp_path: Path) -> None:
+    source = GOLDENS / "llama" / "hf" / "nvfp4"
+    code, _, err = cli("convert", source, "-o", tmp_path / "out", "--target", "pytorch", *options)
+    assert (code, message in err) == (2, True), err
+
+
+def test_the_pytorch_target_refuses_what_its_backend_does_not_load(cli: Cli, tmp_path: Path) -> None:
+    source, out = GOLDENS / "llama" / "hf" / "int8_sq", tmp_path / "out"
+    code, _, err = cli("convert", source, "-o", out, "--target", "pytorch")
+    assert (code, "does not load" in err, "--dequantize" in err) == (2, True, True)
+    code, _, err = cli("convert", source, "-o", out, "--target", "pytorch", "--dequantize")
+    assert code == 0, err
+    assert cli("verify", out)[0] == 0
+    code, text, _ = cli("convert", GOLDENS / "llama" / "hf" / "nvfp4", "--target", "pytorch", "--dry-run", "--json")
+    assert (code, json.loads(text)["algorithm"]) == (0, "NVFP4")

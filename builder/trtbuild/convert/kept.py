@@ -1,0 +1,197 @@
+"""Models that are quantized already in a form TensorRT-LLM's PyTorch backend loads: the folder is copied, byte for byte.
+
+Only JSON files are repaired. Knows which formats load (unified checkpoint specification 2.10); nothing about numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild import manifest
+from trtbuild.console import progress
+from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
+from trtbuild.errors import UsageError
+from trtbuild.names import LAYOUTS
+from trtbuild.output import check_output, check_space, staged_folder
+from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
+from trtbuild.safetensors_file import read_header
+from trtbuild.source import INDEX, SourceCheckpoint, read_json
+from trtbuild.spec import Deployment
+from trtbuild.unified_checkpoint import QUANT_CONFIG
+
+logger = logging.getLogger(__name__)
+
+#: quant_method -> algorithms that load, with what a server older than the newest must be told.
+_LOADED: dict[str, dict[str, str]] = {
+    "modelopt": {
+        "FP8": "", "FP8_PER_CHANNEL_PER_TOKEN": "", "FP8_BLOCK": "", "W4A16_AWQ": "", "W4A8_AWQ": "", "NVFP4": "",
+        "MIXED_PRECISION": "mixed precision loads in the newest releases only",
+    },
+    "fp8": {"FP8_BLOCK": "", "FP8": "one FP8 scale per tensor (quant_method fp8) loads in the newest releases only"},
+    "compressed-tensors": {
+        "FP8_PER_CHANNEL_PER_TOKEN": "scales of shape [out, 1] fail before the releases of June 2026",
+        "FP8_BLOCK": "",
+        "NVFP4": "compressed-tensors NVFP4 loads in the newest releases only",
+    },
+}  # fmt: skip
+_COPY_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFolder:
+    """A quantized folder that is copied.
+
+    Attributes:
+        raw: the folder as it is.
+        found: what it declares.
+        notes: what the user must be told.
+    """
+
+    raw: SourceCheckpoint
+    found: QuantizedSource
+    notes: tuple[str, ...]
+
+
+def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> KeptFolder | None:
+    """Return the folder if the deployments ask for a copy of a quantized one: target pytorch, and no other numbers.
+
+    Raises:
+        UsageError: it is quantized in a form that does not load, or an option does not go with a copy.
+        TrtbuildError: the folder is unusable.
+    """
+    first = deployments[0]
+    quantization = first.quantization
+    if {LAYOUTS[each.target] for each in deployments} != {"unified"} or quantization.dequantize:
+        return None
+    raw = SourceCheckpoint.open(Path(first.model.path))
+    if declared_method(raw) is None or quantization.scheme != "none":
+        return None
+    found = read_quantized(raw)
+    what = f"{raw.path} is already quantized ({found.method}, {found.algorithm})"
+    loaded = _LOADED.get(found.method, {})
+    if found.algorithm not in loaded:
+        raise UsageError(
+            f"{what}, which TensorRT-LLM's PyTorch backend does not load",
+            hint="add --dequantize to write plain weights, or use the unquantized model",
+        )
+    changes = {
+        "--layers": layers is not None,
+        "--merge-lora": first.model.merge_lora is not None,
+        "--kv-cache": quantization.kv_cache != "auto",
+        "--dtype": first.model.dtype != "auto",
+    }
+    if asked := [name for name, is_given in changes.items() if is_given]:
+        raise UsageError(
+            f"{what} and is copied as it is; {', '.join(asked)} would change it",
+            hint=f"leave out {', '.join(asked)}, or add --dequantize",
+        )
+    notes = [f"the source is quantized ({found.method}, {found.algorithm}) and is copied as it is", *found.notes]
+    notes += [loaded[found.algorithm]] if loaded[found.algorithm] else []
+    return KeptFolder(raw, found, tuple(notes))
+
+
+def copy_folder(
+    kept: KeptFolder, deployment: Deployment, output: Path, *, force: bool, quiet: bool
+) -> dict[str, dict[str, Any]]:
+    """Copy a quantized folder and return folder -> manifest; a copy of the same folder is left as it is.
+
+    Raises:
+        TrtbuildError: the output exists and is of other inputs, or the disk is too small.
+    """
+    key = manifest.digest(
+        {
+            **manifest.header("checkpoint"),
+            "deployment": deployment.model_dump(mode="json"),
+            "source": manifest.source_identity(kept.raw),
+        }
+    )
+    if not force and (output / manifest.NAME).is_file():
+        written = read_json(output / manifest.NAME)
+        if written.get("inputs_key") == key:
+            logger.info("%s is up to date", output)
+            return {str(output): written}
+    total = sum(file.stat().st_size for file in kept.raw.files)
+    check_output(output, force=force, keep=(kept.raw.path,))
+    check_space(output, total)
+    start = time.perf_counter()
+    with staged_folder(output, needed=total) as stage:
+        with progress("copying", total, quiet=quiet) as advance:
+            for file in kept.raw.files:
+                _copy(file, stage / file.name, advance)
+        _write_json_files(kept, stage)
+        digests = {file.name: tensor_digests(file) for file in kept.raw.files}
+        written = {
+            **manifest.header("checkpoint"),
+            "target": deployment.target,
+            "source": {**manifest.source_identity(kept.raw), "revision": deployment.model.revision},
+            "deployment": deployment.model_dump(mode="json"),
+            "kept": {"method": kept.found.method, "algorithm": kept.found.algorithm},
+            "calibration": None,
+            "kv_scales": [],
+            "inputs_key": key,
+            "read_bytes": total,
+            "write_bytes": total,
+            "sha256": digests,
+            "warnings": list(kept.notes),
+            "seconds": {"copy": round(time.perf_counter() - start, 3)},
+            "peak_rss_bytes": manifest.peak_rss_bytes(),
+        }
+        manifest.write(stage, written)
+    return {str(output): written}
+
+
+def _copy(source: Path, target: Path, advance: Callable[[int], None]) -> None:
+    with source.open("rb") as read, target.open("wb") as write:
+        while block := read.read(_COPY_BYTES):
+            write.write(block)
+            advance(len(block))
+
+
+def _write_json_files(kept: KeptFolder, folder: Path) -> None:
+    config = dict(kept.raw.config)
+    config |= {key: value for key, value in rotary_fields(config).items() if config.get(key) is None}
+    write_json(folder / "config.json", config)
+    for name in (INDEX, QUANT_CONFIG):
+        if (kept.raw.path / name).is_file():
+            write_json(folder / name, read_json(kept.raw.path / name))
+    write_tokenizer(kept.raw, folder)
+
+
+def tensor_digests(file: Path) -> dict[str, str]:
+    """Return tensor name -> SHA-256 of its bytes; memory: one block."""
+    digests = {}
+    with file.open("rb") as handle:
+        for name, info in sorted(read_header(file).items()):
+            digest, left = hashlib.sha256(), info.nbytes
+            handle.seek(info.offset, os.SEEK_SET)
+            while left:
+                block = handle.read(min(left, _COPY_BYTES))
+                digest.update(block)
+                left -= len(block)
+            digests[name] = digest.hexdigest()
+    return digests
+
+
+def differences(folder: Path, expected: Mapping[str, Mapping[str, str]], what: str) -> list[tuple[str, str, str]]:
+    """Compare files with digests and return (file, tensor, problem) of everything that differs.
+
+    Args:
+        folder: holds the files.
+        expected: file -> tensor -> SHA-256.
+        what: names the digests in a problem: "written was".
+    """
+    found = []
+    for name, digests in expected.items():
+        have = tensor_digests(folder / name) if (folder / name).is_file() else {}
+        for tensor, digest in digests.items():
+            if have.get(tensor) != digest:
+                found.append((name, tensor, f"has SHA-256 {have.get(tensor, 'none: it is missing')}, {what} {digest}"))
+        found += [(name, tensor, "is not in the manifest") for tensor in have if tensor not in digests]
+    return found
