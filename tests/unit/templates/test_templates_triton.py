@@ -121,7 +121,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("deployed")
     checkpoint = folder / "checkpoint"
     tiny_tokenizers.save(tiny_tokenizers.byte_level(), checkpoint / "tokenizer")
-    (checkpoint / "config.json").write_text('{"vocab_size": 259, "max_position_embeddings": 512}')
+    (checkpoint / "config.json").write_text(
+        '{"architecture": "scripted", "vocab_size": 259, "max_position_embeddings": 512}'
+    )
     templates = folder / "templates"
     shutil.copytree(templates_dir(), templates, ignore=shutil.ignore_patterns("__pycache__", "reference"))
     core = templates / "reference" / "tensorrt_llm"
