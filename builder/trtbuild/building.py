@@ -77,7 +77,10 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
 def _is_build_of(output: Path, key: str) -> bool:
     if not (output / manifest.NAME).is_file() or not (output / CHECKPOINT / "config.json").is_file():
         return False
-    return bool(manifest.read(output, kind="build").get("inputs_key") == key)
+    checkpoint = output / CHECKPOINT
+    if manifest.read(output, kind="build").get("inputs_key") != key or not (checkpoint / manifest.NAME).is_file():
+        return False
+    return manifest.is_complete(checkpoint, manifest.read(checkpoint, kind="checkpoint"))
 
 
 def _summary(output: Path, deployment: Deployment, *, unchanged: bool) -> dict[str, Any]:

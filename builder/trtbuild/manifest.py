@@ -43,8 +43,43 @@ def digest(value: Any) -> str:
 
 
 def write(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write manifest.json into a folder under construction."""
-    (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    """Write manifest.json into a folder under construction; that of a checkpoint lists all other files that are there."""
+    listed = {**manifest, "files": files_of(folder)} if manifest.get("kind") == "checkpoint" else manifest
+    (folder / NAME).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+
+
+def files_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return relative name -> size of every file but the manifest and hidden ones, and SHA-256 of those that are no weights.
+
+    Weights have a digest for each tensor instead.
+    """
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder).as_posix()
+        if (
+            not file.is_file()
+            or file.name == NAME
+            or any(part.startswith(".") for part in file.relative_to(folder).parts)
+        ):
+            continue
+        entry: dict[str, Any] = {"bytes": file.stat().st_size}
+        if file.suffix != ".safetensors":
+            entry["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+        found[name] = entry
+    return found
+
+
+def is_complete(folder: Path, manifest: Mapping[str, Any]) -> bool:
+    """Say whether every file that a manifest lists is there, in its size; the quick look before work is taken for done."""
+    listed = manifest.get("files")
+    if not isinstance(listed, Mapping):
+        return False
+    return all(
+        (folder / name).is_file()
+        and isinstance(entry, Mapping)
+        and (folder / name).stat().st_size == entry.get("bytes")
+        for name, entry in listed.items()
+    )
 
 
 def read(folder: Path, *, kind: str) -> dict[str, Any]:

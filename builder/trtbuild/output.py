@@ -134,7 +134,7 @@ def _missing(error: OSError, stage: Path, needed: int) -> str:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not needed:
         return ""
     missing = needed - _allocated(stage) - shutil.disk_usage(stage.parent).free
-    return f" ({max(missing, 0):,} bytes are missing)"
+    return f" ({missing:,} bytes are missing)" if missing > 0 else ""
 
 
 @contextmanager

@@ -44,7 +44,10 @@ def empty_model(config: Mapping[str, Any], dtype: str) -> PreTrainedModel:
 
 def attention_of(config: PretrainedConfig) -> str:
     """Return the attention of transformers that suits a model; PyTorch's own kernel cannot cap attention scores."""
-    return "eager" if getattr(config, "attn_logit_softcapping", None) is not None else "sdpa"
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    is_capped = getattr(config, "attn_logit_softcapping", None) is not None
+    return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa and not is_capped else "eager"
 
 
 def fill(model: PreTrainedModel, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]]) -> int:

@@ -101,6 +101,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "original_max_position_embeddings": 16,
         },
     ),
+    "phi3-yarn": (
+        "phi3",
+        {
+            "pad_token_id": None,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "short_factor": [1.1] * 4,
+                "long_factor": [2.0] * 4,
+            },
+            "original_max_position_embeddings": 16,
+        },
+    ),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 3, "n_head": 8, "n_positions": 256, "intermediate_size": None}),
     "gpt-neox": ("gpt_neox", {"rotary_pct": 0.5, "num_attention_heads": 4}),
     "falcon-7b": ("falcon", {"multi_query": True, "num_attention_heads": 8, "tie_word_embeddings": True}),

@@ -105,7 +105,7 @@ def _pattern(config: Mapping[str, Any]) -> int:
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and "full_attention" in kinds:
         return kinds.index("full_attention") + 1
-    given = config.get("sliding_window_pattern", config.get("_sliding_window_pattern"))
+    given = config.get("sliding_window_pattern")
     return given if isinstance(given, int) and given > 0 else _GEMMA3_PATTERN
 
 

@@ -64,7 +64,8 @@ _RULES = (
 def _rope_block(config: Mapping[str, Any]) -> dict[str, Any]:
     block = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = block.get("rope_type") or block.get("type")
-    return {**block, "rope_type": "longrope" if kind in ("su", "longrope") else kind}
+    # transformers reads all three as the same (Phi3Config).
+    return {**block, "rope_type": "longrope" if kind in ("su", "yarn", "longrope") else kind}
 
 
 def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
@@ -79,8 +80,12 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
             )
         theta = block.get("rope_theta") or config.get("rope_theta")
         rope = Rope.from_hf_config({"rope_theta": theta}, where=where)
-    else:
+    elif block["rope_type"] in (None, "default"):
         rope = Rope.from_hf_config(config, where=where)
+    else:
+        raise TrtbuildError(
+            f"{where}: rope scaling '{block['rope_type']}' is not supported for Phi-3", hint="only longrope is"
+        )
     implied = {"num_key_value_heads": config.get("num_attention_heads")}
     dims = read_dims(config, architecture=architecture, where=where, implied=implied, rope=rope, rotary_pct=float(pct))
     return require_silu(dims, where)

@@ -88,7 +88,7 @@ def lookup(architecture: str, *, where: str) -> ArchSpec:
             hint=f"{INSTEAD}; `trtbuild plan` tells what it takes",
         )
     if architecture not in ARCHITECTURES:
-        near = get_close_matches(architecture, ARCHITECTURES, n=1)
+        near = get_close_matches(architecture, ARCHITECTURES, n=1, cutoff=0.8)
         raise TrtbuildError(
             f"{where}: architecture '{architecture}' is not supported",
             hint=f"supported: {', '.join(ARCHITECTURES)}" + (f" (nearest: {near[0]})" if near else ""),

@@ -93,5 +93,8 @@ def _finished(folders: Mapping[str, Path], key: str) -> dict[str, dict[str, Any]
         written = read_json(folder / manifest.NAME)
         if written.get("inputs_key") != key or written.get("kind") != "checkpoint":
             return None
+        if not manifest.is_complete(folder, written):
+            logger.warning("%s is damaged: a file is missing or of another size", folder)
+            return None
         found[str(folder)] = written
     return found

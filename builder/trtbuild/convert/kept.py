@@ -114,7 +114,7 @@ def copy_folder(
     )
     if not force and (output / manifest.NAME).is_file():
         written = read_json(output / manifest.NAME)
-        if written.get("inputs_key") == key:
+        if written.get("inputs_key") == key and manifest.is_complete(output, written):
             logger.info("%s is up to date", output)
             return {str(output): written}
     total = sum(file.stat().st_size for file in kept.raw.files)

@@ -25,6 +25,7 @@ _KEPT = (
     "the source's weights ({what}) are kept; where the layout wants one scale for several (q, k, v; gate and up), those with a smaller "
     "one are rounded again"
 )
+_DROPPED = "the source has scales for an FP8 KV cache, which are not written; --kv-cache fp8 keeps them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ def _open_model(deployment: Deployment) -> OpenedSource:
         return OpenedSource(found.source, notes=found.notes)
     keeper = KEPT_BY.get(found.algorithm)
     if keeper == deployment.quantization.scheme:
-        return OpenedSource(
-            found.source, _ranges(found), (f"the source's weights ({what}) are kept as they are", *found.notes)
-        )
+        dropped = found.kv_scales and deployment.quantization.kv_cache == "auto"
+        notes = (_KEPT.format(what=what), *((_DROPPED,) if dropped else ()), *found.notes)
+        return OpenedSource(found.source, _ranges(found), notes)
     keep = f"keep it with --quantization {keeper}, or " if keeper else ""
     raise UsageError(
         f"{raw.path} is already quantized ({what}), and scheme '{deployment.quantization.scheme}' does not keep that",

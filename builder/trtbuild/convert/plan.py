@@ -282,6 +282,8 @@ def _dtype(asked: str, dims: ModelDims, source: SourceCheckpoint) -> str:
     counts = Counter(info.dtype for info in source.tensors.values() if info.dtype in FLOATS)
     common = counts.most_common(1)[0][0] if counts else "F16"
     found = FROM_CONFIG.get(dims.dtype, common)
+    # float32 in config.json is often what a tool computed in; the tensors say what was kept.
+    found = common if found == "F32" else found
     return "F16" if found == "F32" else found
 
 

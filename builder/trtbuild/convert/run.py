@@ -158,12 +158,15 @@ def convert_all(
     Raises:
         TrtbuildError: weights or calibration data are unusable.
     """
+    from trtbuild.convert.tied import check_tied_head  # numpy is needed from here on only
+
+    check_tied_head(plan)
     seconds: dict[str, float] = {}
     stats, calibration = plan.known_stats, None
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
         stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, quiet=quiet)
-    from trtbuild.convert.execute import run_sinks  # numpy is needed from here on only
+    from trtbuild.convert.execute import run_sinks
 
     start = time.perf_counter()
     with ExitStack() as stack:
@@ -175,6 +178,7 @@ def convert_all(
             run_sinks(plan, sinks, advance=advance, memory_bytes=memory_bytes)
         results = [sink.finish() for sink in sinks]
     seconds["convert"] = time.perf_counter() - start
+    kept.unlink(missing_ok=True)
     manifests = []
     for (deployment, folder), sink, result in zip(places, sinks, results, strict=True):
         sink.write_beside()
@@ -204,7 +208,6 @@ def convert_all(
             sum(seconds.values()),
             written["peak_rss_bytes"] >> 20,
         )
-    kept.unlink(missing_ok=True)
     return manifests
 
 
@@ -271,7 +274,7 @@ def _calibrate(
         _calibration_file(deployment),
         vocab_size=plan.dims.vocab_size,
         max_samples=settings.max_samples,
-        max_length=settings.max_length_tokens,
+        max_length=min(settings.max_length_tokens, plan.dims.max_position_embeddings),
     )
     logger.info(
         "calibrating on %d samples, %d tokens (%s), in %s",

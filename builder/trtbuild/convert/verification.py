@@ -13,6 +13,7 @@ from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
 from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
+from trtbuild.names import TARGETS
 from trtbuild.spec import parse
 
 #: Of the tensors with an error, the report lists so many, the worst first.
@@ -35,7 +36,10 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
 
     if (folder / CHECKPOINT / "config.json").is_file():
         folder = folder / CHECKPOINT
-    made = manifest.read(folder, kind="checkpoint")
+    made = _read_manifest(folder)
+    changed = _changed_files(folder, made)
+    if changed:  # what cannot be opened is not read any further
+        return {"folder": str(folder), "tensors": 0, "bytes": 0, "findings": changed}
     if "kept" in made:
         return _verify_copy(folder, made, with_source=with_source)
     checkpoint = open_checkpoint(folder)
@@ -65,6 +69,45 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
             "worst": [asdict(each) for each in worst[:_WORST]],
         }
     return {**report, "findings": [asdict(each) for each in findings]}
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        TrtbuildError: there is none, or it lacks what verification needs.
+    """
+    inside = [name for name in TARGETS if (folder / name / manifest.NAME).is_file()]
+    if inside and not (folder / manifest.NAME).is_file():
+        raise TrtbuildError(
+            f"{folder} holds the checkpoints of several targets", hint=f"verify one: {folder / inside[0]}"
+        )
+    made = manifest.read(folder, kind="checkpoint")
+    kinds = {"source": dict, "deployment": dict, "sha256": dict, "files": dict}
+    wrong = [name for name, kind in kinds.items() if not isinstance(made.get(name), kind)]
+    if not wrong and not all(isinstance(each, dict) for key in ("sha256", "files") for each in made[key].values()):
+        wrong = ["sha256 or files"]
+    if not wrong and not isinstance(made["source"].get("path"), str):
+        wrong = ["source.path"]
+    if wrong:
+        raise TrtbuildError(
+            f"{folder / manifest.NAME} is damaged or of an older version: {', '.join(wrong)} is not as written",
+            hint="convert the model again",
+        )
+    return made
+
+
+def _changed_files(folder: Path, made: dict[str, Any]) -> list[dict[str, str]]:
+    """Return what is wrong with the files themselves: missing, surplus, of another size, or, for small ones, of other content."""
+    expected, found = made["files"], manifest.files_of(folder)
+    problems = [(name, "is missing") for name in expected if name not in found]
+    problems += [(name, "is not one of the files that were written") for name in found if name not in expected]
+    problems += [
+        (name, f"is not what was written: {found[name]}, written was {expected[name]}")
+        for name in expected
+        if name in found and found[name] != expected[name]
+    ]
+    return [{"file": name, "tensor": "", "problem": problem} for name, problem in sorted(problems)]
 
 
 def _require_source(folder: Path, made: dict[str, Any]) -> Path:

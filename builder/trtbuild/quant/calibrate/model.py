@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trtbuild.checkpoint import hf_config
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.safetensors_file import TensorReader, num_rows
 
@@ -20,7 +21,8 @@ def load_source_model(plan: ConversionPlan, *, dtype: str) -> Any:
     """
     from trtbuild.torch_model import empty_model, fill
 
-    model = empty_model(plan.source.config, dtype)
+    # The config as it is read back from what is written: one spelling, and as many layers as are converted.
+    model = empty_model(hf_config(plan.config()), dtype)
     fill(model, _tensors(plan))
     return model
 
