@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 DEFAULT_MEMORY_BYTES = 2**30
 #: More threads than this only wait for the disk.
 _MOST_WORKERS = 8
-LARGEST_BLOCK_BYTES, SMALLEST_BLOCK_BYTES = 16 * 2**20, 2**18
-#: A worker holds a raw block, its float32 form, a quotient, codes and a rank's copy at most: this many times the raw block.
-_BLOCKS_PER_WORKER = 8
-#: Share of the memory that keeps groups which are gone through twice.
-_CACHE_SHARE = 2
+LARGEST_BLOCK_BYTES, SMALLEST_BLOCK_BYTES = 4 * 2**20, 2**18
+#: Groups of so many blocks are kept while they are gone through twice; larger ones are read again, from the page cache as a rule.
+_KEPT_BLOCKS = 2
+#: A worker holds a raw block, its float32 form, a quotient, codes and a rank's copy, and what it keeps: this many times the raw block.
+_BLOCKS_PER_WORKER = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,9 @@ class _Budget:
     @classmethod
     def of(cls, memory_bytes: int) -> _Budget:
         workers = max(min(os.cpu_count() or 1, _MOST_WORKERS), 1)
-        block = memory_bytes // (workers * _BLOCKS_PER_WORKER * _CACHE_SHARE)
-        return cls(
-            workers=workers,
-            block_bytes=min(max(block, SMALLEST_BLOCK_BYTES), LARGEST_BLOCK_BYTES),
-            cache_bytes=memory_bytes // (_CACHE_SHARE * workers),
-        )
+        block = memory_bytes // (workers * _BLOCKS_PER_WORKER)
+        block = min(max(block, SMALLEST_BLOCK_BYTES), LARGEST_BLOCK_BYTES)
+        return cls(workers=workers, block_bytes=block, cache_bytes=_KEPT_BLOCKS * block)
 
 
 class Sink(Protocol):
