@@ -55,7 +55,7 @@ AWQ = {
 
 
 def test_declared_but_absent_tensors_are_their_own_error(make_model: Callable[..., Path]) -> None:
-    # The field report: quantization_config of AWQ over a model whose weights are all plain.
+    # As reported by users: quantization_config of AWQ over a model whose weights are all plain.
     folder = make_model(quantization_config=AWQ)
     with pytest.raises(TrtbuildError, match="declares awq W4A16_AWQ, but none of its linears is quantized") as error:
         read_folder(folder)
@@ -64,7 +64,7 @@ def test_declared_but_absent_tensors_are_their_own_error(make_model: Callable[..
 
 
 def test_int32_words_never_become_a_plain_weight(make_model: Callable[..., Path]) -> None:
-    # The field report's other half: real qweight tensors, of one linear only; its gate stays plain.
+    # The other half: real qweight tensors, of one linear only; its gate stays plain.
     def edit(tensors: dict[str, np.ndarray]) -> None:
         rows, columns = tensors.pop(f"{X}.weight").shape
         tensors[f"{X}.qweight"] = np.zeros((columns, rows // 8), dtype=np.int32)

@@ -55,7 +55,7 @@ def _copy(name: str, path: Path, algo: str) -> Path:
 
 
 def test_names_of_another_algorithm_are_listed_as_surplus_with_their_count(tmp_path: Path) -> None:
-    # The field report: tensors of W4A8 under a declaration of W4A16.
+    # As reported by users: tensors of W4A8 under a declaration of W4A16.
     folder = _copy("w4a8_awq_g64", tmp_path / "m", "W4A16_AWQ")
     with pytest.raises(TrtbuildError) as error:
         read_folder(folder)
