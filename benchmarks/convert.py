@@ -1,6 +1,6 @@
 """Compare conversion with copying and with other tools, in one run.
 
-    python benchmarks/convert.py [--gb 2] [--rounds 5] [--folder /tmp/bench] [--llm-compressor PYTHON] [--flat] [--json]
+    python benchmarks/convert.py [--gb 2] [--rounds 5] [--folder DIR] [--llm-compressor PYTHON] [--flat] [--json]
 
 A Llama-shaped bfloat16 model of random weights is made once. The contestants take turns, in a new order each round, each in a process of
 its own; a round starts with the output folder empty and the source in the page cache. Shown are medians and the range over the rounds:
@@ -24,6 +24,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -307,7 +308,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=2.0, help="size of the model")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/trtbuild-bench"), help="for model and outputs")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir(), "trtbuild-bench"), help="for model and outputs"
+    )
     parser.add_argument("--llm-compressor", metavar="PYTHON", help="an interpreter that has llm-compressor")
     parser.add_argument("--flat", action="store_true", help="measure the memory of larger models too")
     parser.add_argument("--json", action="store_true", dest="as_json")

@@ -12,7 +12,7 @@ from trtbuild.convert.unified_plan import describe
 from trtbuild.dtypes import SIZES
 from trtbuild.limits import resolve_limits
 from trtbuild.parallel import Parallel
-from trtbuild.source import SourceCheckpoint
+from trtbuild.source import SourceCheckpoint, read_config
 from trtbuild.spec import Deployment
 
 #: Bytes of one element of a quantized KV cache (FP8 and INT8).
@@ -25,8 +25,9 @@ def plan(deployment: Deployment) -> dict[str, Any]:
     Raises:
         TrtbuildError: the deployment cannot be built.
     """
-    raw = SourceCheckpoint.open(Path(deployment.model.path))
-    if (architecture := architecture_of(raw.config)) is not None:
+    model = Path(deployment.model.path)
+    if (architecture := architecture_of(read_config(model))) is not None:
+        raw = SourceCheckpoint.open(model)
         return {
             "target": deployment.target,
             "is_converted": False,

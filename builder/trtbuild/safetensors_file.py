@@ -6,6 +6,7 @@ Source: the safetensors format: u64 little-endian header length, JSON header, th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Limit of the safetensors library; a larger length means that the file is something else.
 MAX_HEADER_BYTES = 100_000_000
+#: Bytes of a tensor that are hashed at once.
+_DIGEST_BYTES = 4 * 2**20
 _LFS_MAGIC = b"version https://git-lfs"
 
 
@@ -182,6 +185,14 @@ class TensorReader:
         """Return rows [start, stop) as [rows, last axis], a vector's as [rows]; memory: those rows."""
         flat = self._read(info, info.offset + start * info.row_bytes, (stop - start) * info.row_bytes)
         return flat.reshape((stop - start, *info.shape[1:][-1:]))
+
+    def digest(self, info: TensorInfo) -> str:
+        """Return the SHA-256 of a tensor's bytes; memory: one block."""
+        digest = hashlib.sha256()
+        rows, step = num_rows(info.shape), max(_DIGEST_BYTES // max(info.row_bytes, 1), 1)
+        for start in range(0, rows, step):
+            digest.update(self.read_rows(info, start, min(start + step, rows)).view("u1").data)
+        return digest.hexdigest()
 
     def _read(self, info: TensorInfo, offset: int, nbytes: int) -> NDArray[Any]:
         import numpy as np

@@ -5,11 +5,9 @@ Only JSON files are repaired. Knows which formats load (unified checkpoint speci
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from trtbuild.errors import UsageError
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
 from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
-from trtbuild.safetensors_file import read_header
+from trtbuild.safetensors_file import TensorReader, read_header
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_checkpoint import QUANT_CONFIG
@@ -126,7 +124,11 @@ def copy_folder(
             for file in kept.raw.files:
                 _copy(file, stage / file.name, advance)
         _write_json_files(kept, stage)
-        digests = {file.name: tensor_digests(file) for file in kept.raw.files}
+        with TensorReader() as reader:
+            digests = {
+                file.name: {name: reader.digest(info) for name, info in sorted(read_header(file).items())}
+                for file in kept.raw.files
+            }
         written = {
             **manifest.header("checkpoint"),
             "target": deployment.target,
@@ -162,36 +164,3 @@ def _write_json_files(kept: KeptFolder, folder: Path) -> None:
         if (kept.raw.path / name).is_file():
             write_json(folder / name, read_json(kept.raw.path / name))
     write_tokenizer(kept.raw, folder)
-
-
-def tensor_digests(file: Path) -> dict[str, str]:
-    """Return tensor name -> SHA-256 of its bytes; memory: one block."""
-    digests = {}
-    with file.open("rb") as handle:
-        for name, info in sorted(read_header(file).items()):
-            digest, left = hashlib.sha256(), info.nbytes
-            handle.seek(info.offset, os.SEEK_SET)
-            while left:
-                block = handle.read(min(left, _COPY_BYTES))
-                digest.update(block)
-                left -= len(block)
-            digests[name] = digest.hexdigest()
-    return digests
-
-
-def differences(folder: Path, expected: Mapping[str, Mapping[str, str]], what: str) -> list[tuple[str, str, str]]:
-    """Compare files with digests and return (file, tensor, problem) of everything that differs.
-
-    Args:
-        folder: holds the files.
-        expected: file -> tensor -> SHA-256.
-        what: names the digests in a problem: "written was".
-    """
-    found = []
-    for name, digests in expected.items():
-        have = tensor_digests(folder / name) if (folder / name).is_file() else {}
-        for tensor, digest in digests.items():
-            if have.get(tensor) != digest:
-                found.append((name, tensor, f"has SHA-256 {have.get(tensor, 'none: it is missing')}, {what} {digest}"))
-        found += [(name, tensor, "is not in the manifest") for tensor in have if tensor not in digests]
-    return found

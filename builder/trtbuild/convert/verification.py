@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from trtbuild.console import progress
 from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
 from trtbuild.names import TARGETS
+from trtbuild.safetensors_file import TensorInfo, read_header
 from trtbuild.spec import parse
 
 #: Of the tensors with an error, the report lists so many, the worst first.
@@ -41,12 +43,12 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
     if changed:  # what cannot be opened is not read any further
         return {"folder": str(folder), "tensors": 0, "bytes": 0, "findings": changed}
     if "kept" in made:
-        return _verify_copy(folder, made, with_source=with_source)
+        return _verify_copy(folder, made, with_source=with_source, quiet=quiet)
     checkpoint = open_checkpoint(folder)
     infos = [info for tensors in checkpoint.files.values() for info in tensors.values()]
     total = sum(info.nbytes for info in infos)
     with progress("reading", total, quiet=quiet) as advance:
-        findings = verify.check_digests(folder, checkpoint.files, advance=advance)
+        findings = verify.check_digests(made["sha256"], checkpoint.files, advance=advance)
     if isinstance(checkpoint, Checkpoint):
         findings += verify.padding_is_zero(checkpoint)
     report: dict[str, Any] = {"folder": str(folder), "tensors": len(infos), "bytes": total}
@@ -119,30 +121,28 @@ def _require_source(folder: Path, made: dict[str, Any]) -> Path:
     return source
 
 
-def _verify_copy(folder: Path, made: dict[str, Any], *, with_source: bool) -> dict[str, Any]:
+def _verify_copy(folder: Path, made: dict[str, Any], *, with_source: bool, quiet: bool) -> dict[str, Any]:
     """Verify a folder that was copied: it, and its source, must hold the bytes that were copied."""
-    from trtbuild.convert.kept import differences
+    from trtbuild.convert.verify import check_digests
 
-    expected = made["sha256"]
-    found = differences(folder, expected, "written was")
-    report: dict[str, Any] = {
-        "folder": str(folder),
-        "tensors": sum(map(len, expected.values())),
-        "bytes": made["write_bytes"],
-    }
+    expected, total = made["sha256"], made["write_bytes"]
+    report: dict[str, Any] = {"folder": str(folder), "tensors": sum(map(len, expected.values())), "bytes": total}
+    with progress("reading", total, quiet=quiet) as advance:
+        found = check_digests(expected, _headers(folder, expected), advance=advance)
     if with_source:
         source = _require_source(folder, made)
-        found += [
-            (file, tensor, f"{source / file} {problem}")
-            for file, tensor, problem in differences(source, expected, "copied was")
-        ]
+        with progress("comparing", total, quiet=quiet) as advance:
+            changed = check_digests(expected, _headers(source, expected), advance=advance)
+        found += [replace(each, file=str(source / each.file)) for each in changed]
         report |= {
             "source": str(source),
             "compared": report["tensors"],
-            "exact": report["tensors"] - len(found),
+            "exact": report["tensors"] - len(changed),
             "worst": [],
         }
-    return {
-        **report,
-        "findings": [{"file": file, "tensor": tensor, "problem": problem} for file, tensor, problem in found],
-    }
+    return {**report, "findings": [asdict(each) for each in found]}
+
+
+def _headers(folder: Path, files: Iterable[str]) -> dict[str, dict[str, TensorInfo]]:
+    """Return where the tensors of some files lie; a file that is missing has none."""
+    return {name: read_header(folder / name) if (folder / name).is_file() else {} for name in files}

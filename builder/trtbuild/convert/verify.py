@@ -5,16 +5,13 @@ Memory bound: a few row blocks.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtbuild import manifest
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
@@ -22,7 +19,7 @@ from trtbuild.convert.plan import ConversionPlan
 from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Piece, Slot
 from trtbuild.parallel import Rank
-from trtbuild.safetensors_file import TensorInfo, TensorReader, num_rows
+from trtbuild.safetensors_file import TensorInfo, TensorReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +55,21 @@ class TensorError:
 
 
 def check_digests(
-    folder: Path, files: Mapping[str, Mapping[str, TensorInfo]], *, advance: Callable[[int], None]
+    digests: Mapping[str, Mapping[str, str]],
+    files: Mapping[str, Mapping[str, TensorInfo]],
+    *,
+    advance: Callable[[int], None],
 ) -> list[Finding]:
     """Compare every tensor of every file with the manifest.
 
     Args:
-        folder: the finished folder.
+        digests: file name -> tensor name -> SHA-256 as written.
         files: file name -> tensor name -> where it lies.
         advance: called with the bytes just read.
 
     Raises:
-        TrtbuildError: the folder has no manifest of ours, or a file cannot be read.
+        TrtbuildError: a file cannot be read.
     """
-    digests: Mapping[str, Mapping[str, str]] = manifest.read(folder, kind="checkpoint")["sha256"]
     findings = []
     with TensorReader() as reader:
         for file, tensors in files.items():
@@ -78,20 +77,11 @@ def check_digests(
             for name, info in tensors.items():
                 if name not in expected:
                     findings.append(Finding(file, name, "is not in the manifest"))
-                elif (found := _digest(info, reader)) != expected[name]:
+                elif (found := reader.digest(info)) != expected[name]:
                     findings.append(Finding(file, name, f"has SHA-256 {found}, written was {expected[name]}"))
                 advance(info.nbytes)
             findings += [Finding(file, name, "is missing") for name in expected if name not in tensors]
     return findings
-
-
-def _digest(info: TensorInfo, reader: TensorReader) -> str:
-    digest = hashlib.sha256()
-    rows, step = num_rows(info.shape), max(LARGEST_BLOCK_BYTES // max(info.row_bytes, 1), 1)
-    for start in range(0, rows, step):
-        block = reader.read_rows(info, start, min(start + step, rows))
-        digest.update(np.ascontiguousarray(block).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def compare_with_source(
