@@ -157,6 +157,10 @@ class Layout:
                         pp_rank=pp_rank,
                     )
 
+    def scheme_of(self, slot: Slot) -> QuantScheme | None:
+        """Return the scheme of a slot's linear, None for a tensor that no scheme applies to."""
+        return self.scheme if slot.rule.quantizable else None
+
     def is_quantized(self, slot: Slot) -> bool:
         """Say whether the file holds codes of the scheme for this slot, instead of plain weights."""
         return slot.rule.quantizable and self.scheme.weight_dtype is not None

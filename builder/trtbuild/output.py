@@ -191,11 +191,11 @@ def _replace(stage: Path, path: Path) -> None:
     _remove(old)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old or the new content, never a part of it."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file (text as UTF-8) so that readers see the old or the new content, never a part of it."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
         _sync(partial)
         partial.replace(path)
     except OSError as error:

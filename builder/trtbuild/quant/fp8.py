@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trtbuild.quant.recipes import SearchSettings
 from trtbuild.quant.scheme import EXCLUDE_MODULES, ScaleTensor
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Fp8:
     )
     needs_activations = True
     is_elementwise = True
+    search: SearchSettings | None = None
 
     def config(self) -> dict[str, Any]:
         """Return the algorithm and the full list of excluded modules."""

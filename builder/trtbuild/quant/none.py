@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trtbuild.quant.recipes import SearchSettings
 from trtbuild.quant.scheme import ScaleTensor
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class NoQuantization:
     scale_tensors: tuple[ScaleTensor, ...] = ()
     needs_activations = False
     is_elementwise = True
+    search: SearchSettings | None = None
 
     def config(self) -> dict[str, Any]:
         """Return nothing but the missing algorithm."""

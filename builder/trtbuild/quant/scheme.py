@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trtbuild.names import QUANTIZATIONS
+from trtbuild.quant.recipes import SearchSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +52,7 @@ class QuantScheme(Protocol):
         scale_tensors: what is stored beside each weight.
         needs_activations: whether input ranges must be calibrated.
         is_elementwise: whether a code depends on its own value and the scales alone, not on where the value is.
+        search: how recipes are found on calibration data; None for schemes that need no more than ranges.
     """
 
     name: str
@@ -59,6 +61,7 @@ class QuantScheme(Protocol):
     scale_tensors: tuple[ScaleTensor, ...]
     needs_activations: bool
     is_elementwise: bool
+    search: SearchSettings | None
 
     def config(self) -> dict[str, Any]:
         """Return the entries of `quantization` in config.json besides the KV cache's."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trtbuild.quant.recipes import SearchSettings
 from trtbuild.quant.scheme import ScaleTensor
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class _WeightOnly:
     scale_tensors: tuple[ScaleTensor, ...] = ()
     needs_activations = False
     is_elementwise = True
+    search: SearchSettings | None = None
 
     def config(self) -> dict[str, Any]:
         """Return the algorithm alone: with a list of exclusions the load-time quantizer would match other names (2.8)."""

@@ -1,0 +1,111 @@
+"""What calibration decided about single linears, beyond ranges: smoothing factors, clipped scales, codes. Kept in files, read as needed.
+
+One safetensors file per decoder layer, so that an interrupted calibration goes on with the next layer and a conversion reads no more than
+the linear it works on. Knows neither torch nor layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FILE = "recipes-layer-{layer:05}.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How the numbers of a recipe are found.
+
+    Attributes:
+        kind: "awq", "gptq" or "smooth" (SmoothQuant): a name of `quant/search`.
+        group_size: inputs that share a weight scale; 0 for one scale per output channel.
+        alpha: exponent of SmoothQuant; not used by the others.
+        act_order: GPTQ rounds the columns of large inputs first.
+    """
+
+    kind: str
+    group_size: int = 0
+    alpha: float = 0.5
+    act_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one linear is to be quantized; rows are those of the Hugging Face weight seen as [out, in].
+
+    Attributes:
+        pre_quant_scale: [in] float32, a value of the model's dtype: the kernel multiplies inputs by it, and the weight is divided by it
+            before it is rounded. Equal for all linears of a scale group (for experts: of all experts of the layer).
+        weight_scale: [out, in / group_size] or [out] float32, real = code * scale; None: amax / largest code of the divided weight.
+        codes: [out, in] int8, already rounded; None: the nearest code.
+    """
+
+    pre_quant_scale: NDArray[Any] | None = None
+    weight_scale: NDArray[Any] | None = None
+    codes: NDArray[Any] | None = None
+
+
+_FIELDS = ("pre_quant_scale", "weight_scale", "codes")
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """The recipes of a model.
+
+    Attributes:
+        tensors: "<Hugging Face module>.<field of Recipe>" -> where it lies.
+    """
+
+    tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, num_layers: int) -> Recipes:
+        """Open the files of a folder.
+
+        Raises:
+            TrtbuildError: one is missing or damaged.
+        """
+        found: dict[str, TensorInfo] = {}
+        for layer in range(num_layers):
+            found.update(read_header(file_of(folder, layer)))
+        return cls(found)
+
+    def of(self, module: str, reader: TensorReader) -> Recipe:
+        """Return the recipe of a linear; an empty one when nothing was decided about it."""
+        found = {name: self.tensors.get(f"{module}.{name}") for name in _FIELDS}
+        return Recipe(**{name: reader.read(info) for name, info in found.items() if info})
+
+
+def file_of(folder: Path, layer: int) -> Path:
+    """Return the file that holds the recipes of a layer."""
+    return folder / _FILE.format(layer=layer)
+
+
+def write_layer(folder: Path, layer: int, recipes: Mapping[str, Recipe]) -> None:
+    """Write the recipes of a layer, atomically.
+
+    Args:
+        folder: where to.
+        layer: its number.
+        recipes: Hugging Face module ("model.layers.0.mlp.down_proj") -> recipe.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    from trtbuild.output import write_atomically
+
+    # Strided arrays must be copied first: safetensors 0.8.0 writes wrong bytes for them.
+    arrays = {
+        f"{module}.{name}": np.ascontiguousarray(value)
+        for module, recipe in sorted(recipes.items())
+        for name in _FIELDS
+        if (value := getattr(recipe, name)) is not None
+    }
+    write_atomically(file_of(folder, layer), save(arrays))
