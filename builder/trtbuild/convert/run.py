@@ -28,6 +28,7 @@ from trtbuild.spec import Deployment
 from trtbuild.unified_layout import UnifiedLayout
 
 if TYPE_CHECKING:
+    from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.rank_files import RankSink
     from trtbuild.convert.unified import UnifiedSink
 
@@ -37,11 +38,12 @@ logger = logging.getLogger(__name__)
 _CALIBRATION = "calibration.json"
 
 
-def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> ConversionPlan:
+def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: Sequence[str] = ()) -> ConversionPlan:
     """Plan the conversion of a deployment; reads headers only.
 
     Args:
         deployment: what to convert.
+        also: layouts that will be written from the same read.
         layers: convert only so many layers, for trials.
 
     Raises:
@@ -65,6 +67,13 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
             moe_ep_size=parallel.ep_size,
             vocab_embedding=parallel.embedding == "vocab",
         ),
+        group_size=quantization.group_size,
+        smoothquant_alpha=quantization.smoothquant_alpha,
+        act_order=quantization.act_order,
+        exclude=quantization.exclude,
+        allow_unverified=quantization.allow_unverified,
+        layouts=tuple(dict.fromkeys((LAYOUTS[deployment.target], *also))),
+        serving_tp_size=parallel.tp_size,
     )
     plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
@@ -94,7 +103,7 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
         TrtbuildError: the model cannot be converted like this for one of the targets.
     """
     first = next((each for each in deployments if LAYOUTS[each.target] == "ranks"), deployments[0])
-    plan = plan_deployment(first, layers=layers)
+    plan = plan_deployment(first, layers=layers, also=[LAYOUTS[each.target] for each in deployments])
     extra: list[str] = []
     for deployment in deployments:
         if LAYOUTS[deployment.target] != LAYOUTS[first.target]:
@@ -166,13 +175,15 @@ def convert_all(
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
         stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, quiet=quiet)
+    from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks
 
+    knowledge = Knowledge(plan, stats)
     start = time.perf_counter()
     with ExitStack() as stack:
         sinks: list[RankSink | UnifiedSink] = []
         for deployment, folder in places:
-            sinks.append(_sink(plan, deployment, folder, stats))
+            sinks.append(_sink(knowledge, deployment, folder))
             stack.enter_context(sinks[-1])
         with progress("converting", sum(sink.read_bytes for sink in sinks), quiet=quiet) as advance:
             run_sinks(plan, sinks, advance=advance, memory_bytes=memory_bytes)
@@ -211,16 +222,14 @@ def convert_all(
     return manifests
 
 
-def _sink(
-    plan: ConversionPlan, deployment: Deployment, folder: Path, stats: CalibrationStats | None
-) -> RankSink | UnifiedSink:
-    """Open what writes a target's tensors; numpy is needed from here on only."""
+def _sink(knowledge: Knowledge, deployment: Deployment, folder: Path) -> RankSink | UnifiedSink:
+    """Open what writes a target's tensors."""
     from trtbuild.convert.rank_files import RankSink
     from trtbuild.convert.unified import UnifiedSink
 
     if LAYOUTS[deployment.target] == "unified":
-        return UnifiedSink(plan, UnifiedLayout.of(plan.layout), folder, stats)
-    return RankSink(plan, folder, stats)
+        return UnifiedSink(knowledge, UnifiedLayout.of(knowledge.plan.layout), folder)
+    return RankSink(knowledge, folder)
 
 
 def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str], *, quiet: bool) -> None:

@@ -6,7 +6,7 @@ the linear it works on. Knows neither torch nor layouts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,10 +77,10 @@ class Recipes:
             found.update(read_header(file_of(folder, layer)))
         return cls(found)
 
-    def of(self, module: str, reader: TensorReader) -> Recipe:
-        """Return the recipe of a linear; an empty one when nothing was decided about it."""
-        found = {name: self.tensors.get(f"{module}.{name}") for name in _FIELDS}
-        return Recipe(**{name: reader.read(info) for name, info in found.items() if info})
+    def of_group(self, modules: Sequence[str], reader: TensorReader) -> NDArray[Any] | None:
+        """Return the input multiplier that the linears of a scale group share, [in] float32; None for ones."""
+        info = self.tensors.get(f"{modules[0]}.pre_quant_scale")
+        return reader.read(info) if info else None
 
 
 def file_of(folder: Path, layer: int) -> Path:

@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtbuild.checkpoint import hf_config
 from trtbuild.convert.plan import ConversionPlan
+from trtbuild.rank_config import hf_config
 from trtbuild.safetensors_file import TensorReader, num_rows
 
 
