@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -152,7 +153,7 @@ def convert_all(
         plan: the conversion.
         places: what was asked for, and its folder: empty, or left by an interrupted run of the same work.
         key: identifies the inputs, see `inputs_key`.
-        memory_bytes: what the conversion may use above the interpreter; calibration needs the whole model.
+        memory_bytes: what the conversion may use above the interpreter; calibration needs one decoder layer more.
         quiet: show no progress.
 
     Raises:
@@ -165,7 +166,7 @@ def convert_all(
     stats, calibration = plan.known_stats, None
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
-        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, quiet=quiet)
+        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, memory_bytes=memory_bytes, quiet=quiet)
     from trtbuild.convert.execute import run_sinks
 
     start = time.perf_counter()
@@ -179,6 +180,7 @@ def convert_all(
         results = [sink.finish() for sink in sinks]
     seconds["convert"] = time.perf_counter() - start
     kept.unlink(missing_ok=True)
+    shutil.rmtree(kept.with_suffix(""), ignore_errors=True)
     manifests = []
     for (deployment, folder), sink, result in zip(places, sinks, results, strict=True):
         sink.write_beside()
@@ -250,20 +252,34 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
 
 
 def _calibrate_once(
-    plan: ConversionPlan, deployment: Deployment, file: Path, seconds: dict[str, float], *, quiet: bool
+    plan: ConversionPlan,
+    deployment: Deployment,
+    file: Path,
+    seconds: dict[str, float],
+    *,
+    memory_bytes: int,
+    quiet: bool,
 ) -> tuple[CalibrationStats, dict[str, Any]]:
-    """Calibrate, or read what an interrupted run found; `file` keeps it."""
+    """Calibrate, or read what an interrupted run found; `file` keeps it, and a folder of the same name the recipes."""
     if file.is_file():
         found = read_json(file)
         logger.info("calibration of an interrupted run is used")
         return CalibrationStats.from_json(found["stats"]), found["described"]
-    stats, described = _calibrate(plan, deployment, seconds, quiet=quiet)
+    stats, described = _calibrate(
+        plan, deployment, file.with_suffix(""), seconds, memory_bytes=memory_bytes, quiet=quiet
+    )
     write_atomically(file, json.dumps({"stats": stats.to_json(), "described": described}))
     return stats, described
 
 
 def _calibrate(
-    plan: ConversionPlan, deployment: Deployment, seconds: dict[str, float], *, quiet: bool
+    plan: ConversionPlan,
+    deployment: Deployment,
+    folder: Path,
+    seconds: dict[str, float],
+    *,
+    memory_bytes: int,
+    quiet: bool,
 ) -> tuple[CalibrationStats, dict[str, Any]]:
     from trtbuild.quant.calibrate.forward import calibrate
 
@@ -283,8 +299,10 @@ def _calibrate(
         samples.origin,
         settings.dtype,
     )
-    with progress("calibrating", samples.tokens, quiet=quiet, unit="tokens") as advance:
-        stats = calibrate(plan, samples, dtype=settings.dtype, advance=advance)
+    with progress("calibrating", samples.tokens * plan.dims.num_layers, quiet=quiet, unit="tokens") as advance:
+        stats = calibrate(
+            plan, samples, dtype=settings.dtype, folder=folder, memory_bytes=memory_bytes // 2, advance=advance
+        )
     seconds["calibrate"] = time.perf_counter() - start
     _warn_about_ranges(stats, plan)
     described = {
