@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,8 @@ from trtbuild.names import LAYOUTS
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
+from trtbuild.quant.recipes import Recipes
+from trtbuild.quant.scheme import default_feed
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
@@ -161,7 +164,7 @@ def convert_all(
         plan: the conversion.
         places: what was asked for, and its folder: empty, or left by an interrupted run of the same work.
         key: identifies the inputs, see `inputs_key`.
-        memory_bytes: what the conversion may use above the interpreter; calibration needs the whole model.
+        memory_bytes: what the conversion may use above the interpreter; calibration needs one decoder layer more.
         quiet: show no progress.
 
     Raises:
@@ -174,11 +177,11 @@ def convert_all(
     stats, calibration = plan.known_stats, None
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
-        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, quiet=quiet)
+        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, memory_bytes=memory_bytes, quiet=quiet)
     from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks
 
-    knowledge = Knowledge(plan, stats)
+    knowledge = Knowledge(plan, stats, Recipes.open(kept.with_suffix("")))
     start = time.perf_counter()
     with ExitStack() as stack:
         sinks: list[RankSink | UnifiedSink] = []
@@ -190,6 +193,7 @@ def convert_all(
         results = [sink.finish() for sink in sinks]
     seconds["convert"] = time.perf_counter() - start
     kept.unlink(missing_ok=True)
+    shutil.rmtree(kept.with_suffix(""), ignore_errors=True)
     manifests = []
     for (deployment, folder), sink, result in zip(places, sinks, results, strict=True):
         sink.write_beside()
@@ -259,24 +263,39 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
 
 
 def _calibrate_once(
-    plan: ConversionPlan, deployment: Deployment, file: Path, seconds: dict[str, float], *, quiet: bool
+    plan: ConversionPlan,
+    deployment: Deployment,
+    file: Path,
+    seconds: dict[str, float],
+    *,
+    memory_bytes: int,
+    quiet: bool,
 ) -> tuple[CalibrationStats, dict[str, Any]]:
-    """Calibrate, or read what an interrupted run found; `file` keeps it."""
+    """Calibrate, or read what an interrupted run found; `file` keeps it, and a folder of the same name the recipes."""
     if file.is_file():
         found = read_json(file)
         logger.info("calibration of an interrupted run is used")
         return CalibrationStats.from_json(found["stats"]), found["described"]
-    stats, described = _calibrate(plan, deployment, seconds, quiet=quiet)
+    stats, described = _calibrate(
+        plan, deployment, file.with_suffix(""), seconds, memory_bytes=memory_bytes, quiet=quiet
+    )
     write_atomically(file, json.dumps({"stats": stats.to_json(), "described": described}))
     return stats, described
 
 
 def _calibrate(
-    plan: ConversionPlan, deployment: Deployment, seconds: dict[str, float], *, quiet: bool
+    plan: ConversionPlan,
+    deployment: Deployment,
+    folder: Path,
+    seconds: dict[str, float],
+    *,
+    memory_bytes: int,
+    quiet: bool,
 ) -> tuple[CalibrationStats, dict[str, Any]]:
     from trtbuild.quant.calibrate.forward import calibrate
 
     settings = deployment.quantization.calibration
+    feed = default_feed(plan.layout.schemes) if settings.feed == "auto" else settings.feed
     start = time.perf_counter()
     samples = load_samples(
         plan.source,
@@ -292,8 +311,16 @@ def _calibrate(
         samples.origin,
         settings.dtype,
     )
-    with progress("calibrating", samples.tokens, quiet=quiet, unit="tokens") as advance:
-        stats = calibrate(plan, samples, dtype=settings.dtype, advance=advance)
+    with progress("calibrating", samples.tokens * plan.dims.num_layers, quiet=quiet, unit="tokens") as advance:
+        stats = calibrate(
+            plan,
+            samples,
+            dtype=settings.dtype,
+            folder=folder,
+            memory_bytes=memory_bytes // 2,
+            advance=advance,
+            feed=feed,
+        )
     seconds["calibrate"] = time.perf_counter() - start
     _warn_about_ranges(stats, plan)
     described = {
@@ -301,6 +328,7 @@ def _calibrate(
         "samples": stats.samples,
         "tokens": stats.tokens,
         "dtype": settings.dtype,
+        "feed": feed,
         "sha256": stats.digest,
     }
     return stats, described

@@ -16,7 +16,7 @@ from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FILE = "recipes-layer-{layer:05}.safetensors"
+_FILE, _FILES = "recipes-layer-{layer:05}.safetensors", "recipes-layer-*.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ class Recipes:
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, folder: Path, num_layers: int) -> Recipes:
-        """Open the files of a folder.
+    def open(cls, folder: Path) -> Recipes:
+        """Open the files of a folder; none when there is no such folder.
 
         Raises:
-            TrtbuildError: one is missing or damaged.
+            TrtbuildError: a file is damaged.
         """
         found: dict[str, TensorInfo] = {}
-        for layer in range(num_layers):
-            found.update(read_header(file_of(folder, layer)))
+        for file in sorted(folder.glob(_FILES)):
+            found.update(read_header(file))
         return cls(found)
 
     def of_group(self, modules: Sequence[str], reader: TensorReader) -> NDArray[Any] | None:

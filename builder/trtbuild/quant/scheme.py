@@ -5,7 +5,7 @@ Knows no model names and no files. The schemes themselves are in `schemes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -176,6 +176,16 @@ class SchemeOptions:
     group_size: int = 128
     smoothquant_alpha: float = 0.5
     act_order: bool = False
+
+
+#: Searches that do better on the outputs of quantized layers: their errors make up for those in front of them.
+_FED_QUANTIZED = ("gptq",)
+
+
+def default_feed(schemes: Iterable[QuantScheme]) -> Literal["original", "quantized"]:
+    """Return what the next layer is calibrated on unless the user says otherwise."""
+    kinds = {scheme.search.kind for scheme in schemes if scheme.search}
+    return "quantized" if kinds & set(_FED_QUANTIZED) else "original"
 
 
 def load_scheme(name: str, options: SchemeOptions | None = None) -> QuantScheme:
