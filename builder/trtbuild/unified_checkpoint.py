@@ -186,7 +186,7 @@ class UnifiedCheckpoint:
             if scale.geometry == "blocks":
                 whole = reader.read(info)
                 side = codec.group_size
-                scale_of = whole[first // side : -(-(first + count) // side)] if whole.ndim else whole
+                scale_of = whole[first // side : -(-(first + count) // side)]
             else:
                 scale_of = reader.read_rows(info, first, first + count)
         scales = Scales(scale_of, constants.get("second"))

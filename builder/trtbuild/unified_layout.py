@@ -173,6 +173,7 @@ class UnifiedLayout:
             part = Part(source, shape[::-1], transposed(*shape[::-1]), first.expert)
         else:
             part = Part(source, shape, None, first.expert)
+        form = form.of_shape(*part.shape)
         assert form.codec is not None
         (rows, columns), (packed_rows, packed_columns) = part.shape, form.codec.packing
         norm = self._norm_of(slot) if form.folds_norms else ""

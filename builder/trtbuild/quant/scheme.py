@@ -54,8 +54,6 @@ class ScaleTensor:
 
     def shape(self, rows: int, columns: int, group: int) -> tuple[int, ...]:
         """Return its shape beside a weight [rows, columns] whose scales belong to `group` inputs."""
-        if self.geometry == "blocks" and rows <= group and columns <= group:
-            return ()  # as ModelOpt writes a single block
         return {
             "tensor": self.scalar,
             "rows": (rows,),
@@ -81,6 +79,8 @@ class Form:
         loaded: what the loader makes of a plain weight [out, in] (float32 result), when it quantizes itself.
         unverified: why no loader is known to take it; empty for forms that a loader's source accepts.
         vocab_multiple: the exporter pads embedding, head and vocabulary to a multiple of it.
+        shares_range: linears that are read as one have the scale of the largest of them; else each has its own.
+        single: for a weight that is a single block; None when it lies like any other.
     """
 
     quant_algo: str | None = None
@@ -94,6 +94,13 @@ class Form:
     loaded: Callable[[NDArray[Any]], NDArray[Any]] | None = None
     unverified: str = ""
     vocab_multiple: int = 1
+    shares_range: bool = True
+    single: Form | None = None
+
+    def of_shape(self, rows: int, columns: int) -> Form:
+        """Return the form of a weight [rows, columns]."""
+        side = self.codec.group_size if self.codec else 0
+        return self.single if self.single and max(rows, columns) <= side else self
 
     def has(self, role: Role) -> bool:
         """Say whether a scale of this role is stored."""
