@@ -43,12 +43,20 @@ class Calibration(Section):
     """What is fed through the model to find activation ranges."""
 
     file: str | None = Field(None, description="Text, JSONL or safetensors (input_ids); empty: the built-in texts.")
+    field: Annotated[str, Field(min_length=1)] = Field(
+        "text", description="Key of JSONL records that holds a text, a chat (role and content) or token ids."
+    )
+    seed: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Samples are shuffled with this seed before max_samples are taken; empty: in their order."
+    )
     dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="dtype of the calibration forward.")
     feed: Literal["auto", "original", "quantized"] = Field(
         "auto", description="Which layer's outputs the next layer is calibrated on; auto is what suits the scheme."
     )
-    max_samples: Positive = Field(64, description="At most this many samples are used.")
-    max_length_tokens: Positive = Field(512, description="Longer samples are cut to this many tokens.")
+    max_samples: Positive | None = Field(None, description="At most this many samples are used; empty: 64.")
+    max_length_tokens: Positive | None = Field(
+        None, description="Longer samples are cut to this many tokens; empty: 512."
+    )
 
 
 class Quantization(Section):

@@ -22,7 +22,8 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.names import LAYOUTS
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
-from trtbuild.quant.calibrate.samples import check_samples, load_samples
+from trtbuild.quant.calibrate.doubts import doubts
+from trtbuild.quant.calibrate.samples import DEFAULT_LENGTH_TOKENS, DEFAULT_SAMPLES, check_samples, load_samples
 from trtbuild.quant.recipes import Recipes
 from trtbuild.quant.scheme import default_feed
 from trtbuild.quant.stats import CalibrationStats
@@ -301,9 +302,14 @@ def _calibrate(
         plan.source,
         _calibration_file(deployment),
         vocab_size=plan.dims.vocab_size,
-        max_samples=settings.max_samples,
-        max_length=min(settings.max_length_tokens, plan.dims.max_position_embeddings),
+        max_samples=settings.max_samples or DEFAULT_SAMPLES,
+        max_length=min(settings.max_length_tokens or DEFAULT_LENGTH_TOKENS, plan.dims.max_position_embeddings),
+        field=settings.field,
+        seed=settings.seed,
     )
+    warnings = list(doubts(samples, asked_samples=settings.max_samples, asked_length=settings.max_length_tokens))
+    for warning in warnings:
+        logger.warning("calibration: %s: %s", samples.origin, warning)
     logger.info(
         "calibrating on %d samples, %d tokens (%s), in %s",
         len(samples.rows),
@@ -325,11 +331,14 @@ def _calibrate(
     _warn_about_ranges(stats, plan)
     described = {
         "origin": samples.origin,
+        "field": settings.field,
+        "seed": settings.seed,
         "samples": stats.samples,
         "tokens": stats.tokens,
         "dtype": settings.dtype,
         "feed": feed,
         "sha256": stats.digest,
+        "warnings": warnings,
     }
     return stats, described
 

@@ -24,21 +24,6 @@ from trtbuild.source import SourceCheckpoint
 Make = Callable[..., Path]
 
 
-@pytest.fixture
-def source(make_model: Make) -> SourceCheckpoint:
-    """A model with a byte-level tokenizer made here."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    folder = make_model(vocab_size=256)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return SourceCheckpoint.open(folder)
-
-
 def load(source: SourceCheckpoint, file: Path | None, **changes: int) -> Samples:
     return load_samples(source, file, **{"vocab_size": 256, "max_samples": 64, "max_length": 512, **changes})
 
@@ -75,8 +60,10 @@ def test_rows_of_token_ids_are_fed_in_order(source: SourceCheckpoint, tmp_path: 
         ("a.jsonl", "", "no calibration sample is left"),
         ("a.jsonl", '{"text": ""}\n\n', "no calibration sample is left"),
         ("a.txt", " \n\n ", "no calibration sample is left"),
-        ("a.jsonl", '{"text": 3}', r"a.jsonl:1 has neither"),
-        ("a.jsonl", '{"input_ids": [true]}', r"a.jsonl:1 has neither"),
+        ("a.jsonl", '{"text": 3}', r"a.jsonl:1: field 'text' is int"),
+        ("a.jsonl", '{"input_ids": [true]}', r"a.jsonl:1: field 'input_ids' is list, and neither"),
+        ("a.jsonl", "[1]", r"a.jsonl:1 is list, not an object"),
+        ("a.jsonl", '{"prompt": "a"}', r"a.jsonl:1 has neither text nor messages nor input_ids; it has prompt"),
         ("a.jsonl", '{"text": "a"}\nnope', r"a.jsonl:2 is not valid JSON"),
         ("a.jsonl", '{"input_ids": [1, 256]}', "token id 256 is outside the vocabulary of 256"),
         ("a.jsonl", '{"input_ids": [-1, 2]}', "token id -1 is outside"),

@@ -1,7 +1,8 @@
 """Calibration samples: token ids from the built-in texts or from a file. Never a network call, never pickle.
 
-A text file holds samples separated by blank lines; a JSONL file holds one object per line with "text" or "input_ids"; a safetensors
-file holds `input_ids` [samples, tokens], each row fed once, in order.
+A text file holds samples separated by blank lines, or one long document; a JSONL file holds one object per line with a text, a chat
+or token ids; a safetensors file holds `input_ids` [samples, tokens], each row fed once. The ending of the name tells which, the rest
+of the path nothing.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.quant.calibrate.encode import Encoder, require_tokenizer
+from trtbuild.quant.calibrate.records import DEFAULT_FIELD, Record, read_records
 from trtbuild.quant.calibrate.texts import TEXTS
-from trtbuild.safetensors_file import TensorReader, read_header
-from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint
+from trtbuild.source import SourceCheckpoint
 
 logger = logging.getLogger(__name__)
 
-#: Encodes one text to token ids.
-Encode = Callable[[str], list[int]]
+#: What is taken unless the user says otherwise.
+DEFAULT_SAMPLES = 64
+DEFAULT_LENGTH_TOKENS = 512
 _SUFFIXES = (".txt", ".md", ".jsonl", ".safetensors")
 
 
@@ -59,19 +62,18 @@ def check_samples(source: SourceCheckpoint, file: Path | None) -> None:
             f"calibration file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
         )
     if file is None or file.suffix not in (".safetensors", ".jsonl"):
-        _require_tokenizer(source)
-
-
-def _require_tokenizer(source: SourceCheckpoint) -> None:
-    if not any((source.path / name).is_file() for name in TOKENIZER_ANY):
-        raise TrtbuildError(
-            f"{source.path} has no tokenizer, and calibration texts must be tokenized",
-            hint="add the tokenizer files, or give token ids: --calibration FILE.safetensors with `input_ids`",
-        )
+        require_tokenizer(source)
 
 
 def load_samples(
-    source: SourceCheckpoint, file: Path | None, *, vocab_size: int, max_samples: int, max_length: int
+    source: SourceCheckpoint,
+    file: Path | None,
+    *,
+    vocab_size: int,
+    max_samples: int,
+    max_length: int,
+    field: str = DEFAULT_FIELD,
+    seed: int | None = None,
 ) -> Samples:
     """Return the samples to calibrate on.
 
@@ -81,28 +83,31 @@ def load_samples(
         vocab_size: ids must lie below it.
         max_samples: at most this many.
         max_length: longer ones are cut to this many tokens; so are safetensors rows.
+        field: key of JSONL records that holds the text, the messages or the ids.
+        seed: None takes the records in their order; a number shuffles them first, the same way on every machine.
 
     Raises:
         TrtbuildError: the file is malformed, an id is out of range, or nothing is left to feed.
     """
     check_samples(source, file)
-    if file is not None and file.suffix == ".safetensors":
-        rows: Iterable[list[int]] = _rows_of_safetensors(file)
-    elif file is not None and file.suffix == ".jsonl":
-        rows = _rows_of_jsonl(file, source)
-    else:
-        encode = _encoder(source)
-        rows = [encode(text) for text in (TEXTS if file is None else _paragraphs(file))]
+    encoder = Encoder(source)
+    records: list[Record] = (
+        [partial(encoder.text, text) for text in TEXTS]
+        if file is None
+        else list(read_records(file, encoder, field=field, max_length=max_length))
+    )
+    if seed is not None:
+        records = _shuffled(records, seed)
     kept: list[tuple[int, ...]] = []
     empty = cut = 0
-    for row in rows:
-        if not row:
-            empty += 1
-            continue
+    for record in records:
         if len(kept) == max_samples:
             break
-        cut += len(row) > max_length
-        kept.append(tuple(row[:max_length]))
+        row = record()
+        empty += not row
+        if row:
+            cut += len(row) > max_length
+            kept.append(tuple(row[:max_length]))
     origin = str(file) if file else "built-in texts"
     if empty or cut:
         logger.info("calibration: %s: %d empty samples skipped, %d cut to %d tokens", origin, empty, cut, max_length)
@@ -119,67 +124,12 @@ def load_samples(
     return Samples(tuple(kept), origin)
 
 
-def _encoder(source: SourceCheckpoint) -> Encode:
-    _require_tokenizer(source)
-    from trtbuild.quant.calibrate.libraries import transformers
+def _shuffled(records: list[Record], seed: int) -> list[Record]:
+    """Sort by one draw of `random.Random(seed).random()` per record.
 
-    try:
-        tokenizer = transformers().AutoTokenizer.from_pretrained(
-            source.path, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise TrtbuildError(
-            f"{source.path}: the tokenizer cannot be loaded: {error}", hint="check the tokenizer files"
-        ) from error
-
-    def encode(text: str) -> list[int]:
-        ids: list[int] = tokenizer(text)["input_ids"]
-        return ids
-
-    return encode
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TrtbuildError(f"cannot read calibration file {file}: {error}", hint="it must be UTF-8 text") from error
-
-
-def _paragraphs(file: Path) -> list[str]:
-    return [block.strip() for block in _read_text(file).replace("\r\n", "\n").split("\n\n")]
-
-
-def _rows_of_jsonl(file: Path, source: SourceCheckpoint) -> Iterable[list[int]]:
-    encode: Encode | None = None
-    for number, line in enumerate(_read_text(file).splitlines(), start=1):
-        if not line.strip():
-            yield []
-            continue
-        try:
-            record: Any = json.loads(line)
-        except ValueError as error:
-            raise TrtbuildError(
-                f"{file}:{number} is not valid JSON: {error}", hint='one object per line: {"text": "…"}'
-            ) from error
-        text, ids = (record.get("text"), record.get("input_ids")) if isinstance(record, dict) else (None, None)
-        if isinstance(text, str):
-            encode = encode or _encoder(source)
-            yield encode(text) if text.strip() else []
-        elif isinstance(ids, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
-            yield ids
-        else:
-            raise TrtbuildError(
-                f'{file}:{number} has neither "text" (a string) nor "input_ids" (integers)',
-                hint="see docs/conversion.md",
-            )
-
-
-def _rows_of_safetensors(file: Path) -> Iterable[list[int]]:
-    info = read_header(file).get("input_ids")
-    if info is None or len(info.shape) != 2 or info.dtype not in ("I64", "I32"):
-        found = "is missing" if info is None else f"is {info.dtype} {list(info.shape)}"
-        raise TrtbuildError(f"{file}: tensor input_ids {found}", hint="it must be int32 or int64 [samples, tokens]")
-    with TensorReader() as reader:
-        rows: list[list[int]] = reader.read(info).tolist()
-    return rows
+    Python promises that these draws stay the same in every version (documentation of `random`, notes on reproducibility); of
+    `shuffle` it does not.
+    """
+    generator = random.Random(seed)
+    draws = [generator.random() for _ in records]
+    return [records[place] for place in sorted(range(len(records)), key=draws.__getitem__)]

@@ -1,0 +1,114 @@
+"""Calibration files as lists of records, each a function that returns its token ids: a record that is not taken is never tokenized.
+
+Knows the kinds of files. Does not know how many records are wanted, nor in which order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtbuild.errors import TrtbuildError
+from trtbuild.quant.calibrate.encode import Encoder
+from trtbuild.safetensors_file import TensorReader, read_header
+
+#: Returns the token ids of one record, [] for an empty one.
+Record = Callable[[], list[int]]
+#: The field of a JSONL record that is read unless another is named; "messages" and "input_ids" stand in for this one only.
+DEFAULT_FIELD = "text"
+_STAND_INS = ("messages", "input_ids")
+
+
+def read_records(file: Path, encoder: Encoder, *, field: str, max_length: int) -> Sequence[Record]:
+    """Return the records of a calibration file in their order.
+
+    Args:
+        file: text, JSONL or safetensors.
+        encoder: of the model.
+        field: the key of JSONL records that holds a text, a chat or token ids.
+        max_length: tokens of the pieces that a text file without blank lines is cut into.
+
+    Raises:
+        TrtbuildError: the file cannot be read. A malformed JSONL line raises when its record is asked for.
+    """
+    if file.suffix == ".safetensors":
+        return [partial(list, row) for row in _rows_of_safetensors(file)]
+    if file.suffix == ".jsonl":
+        return [
+            partial(_line, line, f"{file}:{number}", encoder, field)
+            # Not splitlines(): U+2028 and U+0085 may stand unescaped inside a JSON string.
+            for number, line in enumerate(_read_text(file).removesuffix("\n").split("\n"), start=1)
+        ]
+    blocks = [block.strip() for block in _read_text(file).replace("\r\n", "\n").split("\n\n")]
+    blocks = [block for block in blocks if block]
+    if len(blocks) == 1:
+        return _pieces(encoder.text(blocks[0]), max_length)
+    return [partial(encoder.text, block) for block in blocks]
+
+
+def _pieces(ids: list[int], length: int) -> list[Record]:
+    """Cut one long document: neighbouring pieces, none dropped."""
+    return [partial(list, ids[start : start + length]) for start in range(0, len(ids), length)]
+
+
+def _line(line: str, where: str, encoder: Encoder, field: str) -> list[int]:
+    if not line.strip():
+        return []
+    try:
+        record: Any = json.loads(line)
+    except ValueError as error:
+        raise TrtbuildError(f"{where} is not valid JSON: {error}", hint='one object per line: {"text": "…"}') from error
+    name, value = _value(record, where, field)
+    if isinstance(value, str):
+        return encoder.text(value)
+    if isinstance(value, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in value):
+        return value
+    if isinstance(value, list) and any(isinstance(message, dict) for message in value):
+        return encoder.chat(value, where=where)
+    raise TrtbuildError(
+        f"{where}: field '{name}' is {type(value).__name__}, and neither a text, nor token ids, nor messages",
+        hint='{"text": "…"}, {"input_ids": [1, 2]} or {"messages": [{"role": "user", "content": "…"}]}',
+    )
+
+
+def _value(record: Any, where: str, field: str) -> tuple[str, Any]:
+    """Return the field that is fed and what it holds: the one asked for, or what stands in for the default one."""
+    if not isinstance(record, dict):
+        raise TrtbuildError(
+            f"{where} is {type(record).__name__}, not an object", hint='one object per line: {"text": "…"}'
+        )
+    names = (field, *_STAND_INS) if field == DEFAULT_FIELD else (field,)
+    found = next((name for name in names if name in record), None)
+    if found is None:
+        keys = ", ".join(sorted(map(str, record))) or "nothing"
+        raise TrtbuildError(
+            f"{where} has neither {' nor '.join(names)}; it has {keys}"
+            if len(names) > 1
+            else f"{where} has no field '{field}'; it has {keys}",
+            hint="name the field that holds the text or the messages with --calibration-field",
+        )
+    if found == "messages" and record[found] == []:
+        raise TrtbuildError(
+            f"{where}: messages is empty", hint="remove the line, or add messages with role and content"
+        )
+    return found, record[found]
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrtbuildError(f"cannot read calibration file {file}: {error}", hint="it must be UTF-8 text") from error
+
+
+def _rows_of_safetensors(file: Path) -> list[list[int]]:
+    info = read_header(file).get("input_ids")
+    if info is None or len(info.shape) != 2 or info.dtype not in ("I64", "I32"):
+        found = "is missing" if info is None else f"is {info.dtype} {list(info.shape)}"
+        raise TrtbuildError(f"{file}: tensor input_ids {found}", hint="it must be int32 or int64 [samples, tokens]")
+    with TensorReader() as reader:
+        rows: list[list[int]] = reader.read(info).tolist()
+    return rows
