@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.gpus import find_gpu
 from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS, available
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -166,6 +167,18 @@ class Serving(Section):
         return self
 
 
+class Hardware(Section):
+    """The GPUs that will serve; number formats that do not run there are refused."""
+
+    gpu: str | None = Field(None, description="Kind of GPU, e.g. h100, 'RTX 4090' or sm90; empty: not checked.")
+
+    @model_validator(mode="after")
+    def _known_gpu(self) -> Hardware:
+        if self.gpu is not None:
+            find_gpu(self.gpu)
+        return self
+
+
 class Deployment(Section):
     """The whole of trtbuild.yaml."""
 
@@ -176,6 +189,7 @@ class Deployment(Section):
     limits: Limits = Limits()
     kv_cache: KvCache = KvCache()
     serving: Serving = Serving()
+    hardware: Hardware = Hardware()
 
     @model_validator(mode="after")
     def _known_target(self) -> Deployment:

@@ -16,6 +16,7 @@ from trtbuild import manifest
 from trtbuild.console import progress
 from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
 from trtbuild.errors import UsageError
+from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
 from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
@@ -38,6 +39,11 @@ _LOADED: dict[str, dict[str, str]] = {
         "FP8_BLOCK": "",
         "NVFP4": "compressed-tensors NVFP4 loads in the newest releases only",
     },
+}  # fmt: skip
+#: Algorithm -> the scheme that runs where it does; mixed precision is not looked into.
+_RUNS_AS = {
+    "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8_per_channel_per_token", "FP8_BLOCK": "fp8_block", "W4A16_AWQ": "int4_awq",
+    "W4A8_AWQ": "w4a8_awq", "NVFP4": "nvfp4", "MIXED_PRECISION": "none",
 }  # fmt: skip
 _COPY_BYTES = 16 * 2**20
 
@@ -92,6 +98,8 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
         )
     notes = [f"the source is quantized ({found.method}, {found.algorithm}) and is copied as it is", *found.notes]
     notes += [loaded[found.algorithm]] if loaded[found.algorithm] else []
+    scheme = _RUNS_AS[found.algorithm]
+    notes += check_hardware(first.hardware.gpu, target=first.target, scheme=scheme, kv_cache=quantization.kv_cache)
     return KeptFolder(raw, found, tuple(notes))
 
 

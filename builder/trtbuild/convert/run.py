@@ -19,6 +19,7 @@ from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
 from trtbuild.errors import TrtbuildError
+from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
@@ -57,6 +58,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
     quantization, parallel = deployment.quantization, deployment.parallel
     is_unified = LAYOUTS[deployment.target] == "unified"
     check_options(quantization=quantization.scheme, target=deployment.target)
+    hardware = _check_hardware(deployment)
     opened = open_source(deployment)
     source = opened.source
     options = ConversionOptions(
@@ -82,6 +84,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
     plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
         plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
+    plan = replace(plan, warnings=(*plan.warnings, *hardware))
     if plan.needs_calibration:
         check_samples(source, _calibration_file(deployment))
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
@@ -107,12 +110,19 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
         TrtbuildError: the model cannot be converted like this for one of the targets.
     """
     first = next((each for each in deployments if LAYOUTS[each.target] == "ranks"), deployments[0])
+    extra = [warning for each in deployments for warning in _check_hardware(each)]
     plan = plan_deployment(first, layers=layers, also=[LAYOUTS[each.target] for each in deployments])
-    extra: list[str] = []
     for deployment in deployments:
         if LAYOUTS[deployment.target] != LAYOUTS[first.target]:
             extra += unified_warnings(plan, deployment.parallel)
     return replace(plan, warnings=tuple(dict.fromkeys((*plan.warnings, *extra))))
+
+
+def _check_hardware(deployment: Deployment) -> list[str]:
+    quantization = deployment.quantization
+    return check_hardware(
+        deployment.hardware.gpu, target=deployment.target, scheme=quantization.scheme, kv_cache=quantization.kv_cache
+    )
 
 
 def write_bytes(plan: ConversionPlan, target: str) -> int:

@@ -174,3 +174,10 @@ def test_the_pytorch_target_refuses_what_its_backend_does_not_load(cli: Cli, tmp
     assert cli("verify", out)[0] == 0
     code, text, _ = cli("convert", GOLDENS / "llama" / "hf" / "nvfp4", "--target", "pytorch", "--dry-run", "--json")
     assert (code, json.loads(text)["algorithm"]) == (0, "NVFP4")
+
+
+def test_a_copy_is_refused_for_a_gpu_that_does_not_run_it(cli: Cli) -> None:
+    source = GOLDENS / "llama" / "hf" / "nvfp4"
+    code, _, err = cli("convert", source, "--target", "pytorch", "--dry-run", "--gpu", "h100")
+    assert (code, "quantization 'nvfp4' does not run on h100 (SM90)" in " ".join(err.split())) == (2, True), err
+    assert cli("convert", source, "--target", "pytorch", "--dry-run", "--gpu", "b200")[0] == 0
