@@ -232,7 +232,9 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
         dtype=_dtype(options.dtype, dims, source),
         overrides=tuple((pattern, excluded) for pattern in options.exclude),
     )
-    layout = choose_group_size(layout, options)
+    layout = (
+        _keep(layout, options, opened) if opened.known and opened.known.recipes else choose_group_size(layout, options)
+    )
     vocab_multiple = max((each.ranks.vocab_multiple for each in layout.schemes if each.ranks), default=1)
     layout = replace(layout, parallel=replace(parallel, vocab_multiple=vocab_multiple))
     _check_tensors(source, layout)
@@ -240,6 +242,32 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     if layers is not None:
         layout = _first_layers(layout, layers)
     return ConversionPlan(source, layout, options, (*opened.notes, *_warnings(layout, options)), opened.known)
+
+
+def _keep(layout: Layout, options: ConversionOptions, opened: OpenedSource) -> Layout:
+    """Return the layout of a source whose INT4 codes are kept: its group size, and nothing to search.
+
+    Raises:
+        UsageError: a linear that is to be quantized is not quantized in the source.
+    """
+    assert opened.known is not None
+    assert opened.known.recipes is not None
+    assert opened.known.group_size is not None
+    scheme = load_scheme(options.quantization, options.scheme_options(opened.known.group_size))
+    layout = replace(layout, scheme=replace(scheme, search=None))
+    modules = [
+        part.module
+        for slot in layout.slots
+        if (found := layout.scheme_of(slot)) and found.group_size
+        for part in slot.parts
+    ]
+    plain = [module for module in modules if not opened.known.recipes.has(module, "weight_scale")]
+    if plain:
+        raise UsageError(
+            f"{opened.source.path} is quantized, but these linears of it are not: {_first(plain)}",
+            hint="add --exclude for each of them (patterns are allowed), or --dequantize to quantize everything again",
+        )
+    return layout
 
 
 def _first_layers(layout: Layout, layers: int) -> Layout:

@@ -181,7 +181,8 @@ def convert_all(
     from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks
 
-    knowledge = Knowledge(plan, stats, Recipes.open(kept.with_suffix("")))
+    known = plan.known.recipes if plan.known else None
+    knowledge = Knowledge(plan, stats, known or Recipes.open(kept.with_suffix("")))
     start = time.perf_counter()
     with ExitStack() as stack:
         sinks: list[RankSink | UnifiedSink] = []
