@@ -52,14 +52,29 @@ def attention_of(config: PretrainedConfig) -> str:
 
 def fill(model: PreTrainedModel, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]]) -> int:
     """Give every parameter its tensors, each exactly once; return the bytes the parameters take."""
-    parameters = dict(model.named_parameters())  # names tied to another parameter are not listed
+    # Names tied to another parameter are not listed.
+    return fill_parameters(type(model).__name__, dict(model.named_parameters()), tensors)
+
+
+def fill_parameters(
+    what: str,
+    parameters: Mapping[str, torch.nn.Parameter],
+    tensors: Iterable[tuple[str, np.ndarray[Any, Any]]],
+) -> int:
+    """Give each of some parameters its tensors, each exactly once; return the bytes they take.
+
+    Args:
+        what: whose parameters they are, for messages.
+        parameters: name in the model -> allocated parameter.
+        tensors: Hugging Face name and values of exactly what belongs into them.
+    """
     missing = {name: parameter.numel() for name, parameter in parameters.items()}
     taken: set[Place] = set()
     for name, array in tensors:
         place = place_of(name)
         if place.parameter not in parameters or place in taken:
             raise TrtbuildError(
-                f"the checkpoint's tensor '{name}' has no place in {type(model).__name__}, or came twice",
+                f"the checkpoint's tensor '{name}' has no place in {what}, or came twice",
                 hint="convert the model again",
             )
         whole = parameters[place.parameter]
@@ -76,7 +91,7 @@ def fill(model: PreTrainedModel, tensors: Iterable[tuple[str, np.ndarray[Any, An
     if unfilled:
         names = ", ".join(unfilled[:3]) + (", ..." if len(unfilled) > 3 else "")
         raise TrtbuildError(
-            f"the checkpoint has no tensor for {len(unfilled)} parameters of {type(model).__name__}: {names}",
+            f"the checkpoint has no tensor for {len(unfilled)} parameters of {what}: {names}",
             hint="convert the model again",
         )
     return sum(parameter.nbytes for parameter in parameters.values())
