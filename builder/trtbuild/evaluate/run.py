@@ -16,6 +16,7 @@ from trtbuild.console import progress
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
+from trtbuild.evaluate.agreement import require_agreement
 from trtbuild.evaluate.report import Evaluation
 from trtbuild.evaluate.texts import TEXTS
 from trtbuild.names import TARGETS
@@ -42,12 +43,15 @@ def evaluate_folder(
 
     Raises:
         TrtbuildError: the folder is no checkpoint, its source is unknown, gone or of another shape, or a sample is unusable.
+        CheckFailed: ranks that hold the same tensor hold different copies.
     """
     from trtbuild.reference.environment import require_environment
 
     start = time.perf_counter()
     folder = _checkpoint_of(folder)
     checkpoint = open_checkpoint(folder)
+    if isinstance(checkpoint, Checkpoint):
+        require_agreement(checkpoint)
     plan = _source_of(folder, checkpoint, source)
     samples = _samples(plan, accuracy)
     logger.info(

@@ -134,7 +134,7 @@ def test_tensors_come_layer_by_layer_and_all_of_them(converted: Callable[..., Pa
 @pytest.mark.parametrize(
     ("options", "file", "tensor", "linear"),
     [
-        (("--tp", "2", "--pp", "2"), "rank3.safetensors", "transformer.layers.0.mlp.fc.weights_scaling_factor", "mlp.gate_proj"),
+        (("--pp", "2"), "rank1.safetensors", "transformer.layers.0.mlp.fc.weights_scaling_factor", "mlp.gate_proj"),
         (("--tp", "1"), "rank0.safetensors", "transformer.layers.1.attention.dense.weights_scaling_factor", "self_attn.o_proj"),
         (("--target", "pytorch"), "model.safetensors", "model.layers.1.self_attn.v_proj.weight_scale", "self_attn.v_proj"),
     ],
@@ -164,6 +164,28 @@ def test_a_damaged_scale_fails_and_is_named(
     assert code == 3
     assert "allowed is at most 0.25" in out
     assert f"model.layers.1 (look at {linear})" in out
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_ranks_that_disagree_are_refused(converted: Callable[..., Path], cli: Cli, tmp_path: Path, family: str) -> None:
+    options = (
+        "--quantization",
+        "fp8",
+        "--kv-cache",
+        "fp8",
+        "--tp",
+        "2",
+        *(("--ep", "2") if family == "mixtral" else ()),
+    )
+    folder = tmp_path / "ckpt"
+    shutil.copytree(converted(family, *options), folder)
+    arguments = ("evaluate", folder, "--texts", GOLDENS / family / IDS, "--max-samples", 1)
+    assert cli(*arguments)[0] == 0
+    tensor = "transformer.layers.1.attention.dense.weights_scaling_factor"
+    damage(folder, "rank1.safetensors", tensor, 3.0)
+    code, _, err = cli(*arguments)
+    assert code == 3
+    assert f"ranks of one stage hold different copies: {tensor} of rank 1" in err
 
 
 def test_a_scale_that_is_no_number_fails_without_any_limit(
