@@ -57,5 +57,5 @@ def memory(function: F) -> F:
         show_default=True,
         metavar="SIZE",
         callback=_bytes,
-        help="Memory a conversion may use above that of the interpreter (calibration needs the whole model).",
+        help="Memory a conversion may use above that of the interpreter (calibration needs one decoder layer more).",
     )(function)

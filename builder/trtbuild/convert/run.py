@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,12 +23,15 @@ from trtbuild.names import LAYOUTS
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
+from trtbuild.quant.recipes import Recipes
+from trtbuild.quant.scheme import default_feed
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_layout import UnifiedLayout
 
 if TYPE_CHECKING:
+    from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.rank_files import RankSink
     from trtbuild.convert.unified import UnifiedSink
 
@@ -37,11 +41,12 @@ logger = logging.getLogger(__name__)
 _CALIBRATION = "calibration.json"
 
 
-def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> ConversionPlan:
+def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: Sequence[str] = ()) -> ConversionPlan:
     """Plan the conversion of a deployment; reads headers only.
 
     Args:
         deployment: what to convert.
+        also: layouts that will be written from the same read.
         layers: convert only so many layers, for trials.
 
     Raises:
@@ -65,6 +70,13 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
             moe_ep_size=parallel.ep_size,
             vocab_embedding=parallel.embedding == "vocab",
         ),
+        group_size=quantization.group_size,
+        smoothquant_alpha=quantization.smoothquant_alpha,
+        act_order=quantization.act_order,
+        exclude=quantization.exclude,
+        allow_unverified=quantization.allow_unverified,
+        layouts=tuple(dict.fromkeys((LAYOUTS[deployment.target], *also))),
+        serving_tp_size=parallel.tp_size,
     )
     plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
@@ -94,7 +106,7 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
         TrtbuildError: the model cannot be converted like this for one of the targets.
     """
     first = next((each for each in deployments if LAYOUTS[each.target] == "ranks"), deployments[0])
-    plan = plan_deployment(first, layers=layers)
+    plan = plan_deployment(first, layers=layers, also=[LAYOUTS[each.target] for each in deployments])
     extra: list[str] = []
     for deployment in deployments:
         if LAYOUTS[deployment.target] != LAYOUTS[first.target]:
@@ -152,7 +164,7 @@ def convert_all(
         plan: the conversion.
         places: what was asked for, and its folder: empty, or left by an interrupted run of the same work.
         key: identifies the inputs, see `inputs_key`.
-        memory_bytes: what the conversion may use above the interpreter; calibration needs the whole model.
+        memory_bytes: what the conversion may use above the interpreter; calibration needs one decoder layer more.
         quiet: show no progress.
 
     Raises:
@@ -165,20 +177,23 @@ def convert_all(
     stats, calibration = plan.known_stats, None
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
-        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, quiet=quiet)
+        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, memory_bytes=memory_bytes, quiet=quiet)
+    from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks
 
+    knowledge = Knowledge(plan, stats, Recipes.open(kept.with_suffix("")))
     start = time.perf_counter()
     with ExitStack() as stack:
         sinks: list[RankSink | UnifiedSink] = []
         for deployment, folder in places:
-            sinks.append(_sink(plan, deployment, folder, stats))
+            sinks.append(_sink(knowledge, deployment, folder))
             stack.enter_context(sinks[-1])
         with progress("converting", sum(sink.read_bytes for sink in sinks), quiet=quiet) as advance:
             run_sinks(plan, sinks, advance=advance, memory_bytes=memory_bytes)
         results = [sink.finish() for sink in sinks]
     seconds["convert"] = time.perf_counter() - start
     kept.unlink(missing_ok=True)
+    shutil.rmtree(kept.with_suffix(""), ignore_errors=True)
     manifests = []
     for (deployment, folder), sink, result in zip(places, sinks, results, strict=True):
         sink.write_beside()
@@ -211,16 +226,14 @@ def convert_all(
     return manifests
 
 
-def _sink(
-    plan: ConversionPlan, deployment: Deployment, folder: Path, stats: CalibrationStats | None
-) -> RankSink | UnifiedSink:
-    """Open what writes a target's tensors; numpy is needed from here on only."""
+def _sink(knowledge: Knowledge, deployment: Deployment, folder: Path) -> RankSink | UnifiedSink:
+    """Open what writes a target's tensors."""
     from trtbuild.convert.rank_files import RankSink
     from trtbuild.convert.unified import UnifiedSink
 
     if LAYOUTS[deployment.target] == "unified":
-        return UnifiedSink(plan, UnifiedLayout.of(plan.layout), folder, stats)
-    return RankSink(plan, folder, stats)
+        return UnifiedSink(knowledge, UnifiedLayout.of(knowledge.plan.layout), folder)
+    return RankSink(knowledge, folder)
 
 
 def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str], *, quiet: bool) -> None:
@@ -250,24 +263,39 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
 
 
 def _calibrate_once(
-    plan: ConversionPlan, deployment: Deployment, file: Path, seconds: dict[str, float], *, quiet: bool
+    plan: ConversionPlan,
+    deployment: Deployment,
+    file: Path,
+    seconds: dict[str, float],
+    *,
+    memory_bytes: int,
+    quiet: bool,
 ) -> tuple[CalibrationStats, dict[str, Any]]:
-    """Calibrate, or read what an interrupted run found; `file` keeps it."""
+    """Calibrate, or read what an interrupted run found; `file` keeps it, and a folder of the same name the recipes."""
     if file.is_file():
         found = read_json(file)
         logger.info("calibration of an interrupted run is used")
         return CalibrationStats.from_json(found["stats"]), found["described"]
-    stats, described = _calibrate(plan, deployment, seconds, quiet=quiet)
+    stats, described = _calibrate(
+        plan, deployment, file.with_suffix(""), seconds, memory_bytes=memory_bytes, quiet=quiet
+    )
     write_atomically(file, json.dumps({"stats": stats.to_json(), "described": described}))
     return stats, described
 
 
 def _calibrate(
-    plan: ConversionPlan, deployment: Deployment, seconds: dict[str, float], *, quiet: bool
+    plan: ConversionPlan,
+    deployment: Deployment,
+    folder: Path,
+    seconds: dict[str, float],
+    *,
+    memory_bytes: int,
+    quiet: bool,
 ) -> tuple[CalibrationStats, dict[str, Any]]:
     from trtbuild.quant.calibrate.forward import calibrate
 
     settings = deployment.quantization.calibration
+    feed = default_feed(plan.layout.schemes) if settings.feed == "auto" else settings.feed
     start = time.perf_counter()
     samples = load_samples(
         plan.source,
@@ -283,8 +311,16 @@ def _calibrate(
         samples.origin,
         settings.dtype,
     )
-    with progress("calibrating", samples.tokens, quiet=quiet, unit="tokens") as advance:
-        stats = calibrate(plan, samples, dtype=settings.dtype, advance=advance)
+    with progress("calibrating", samples.tokens * plan.dims.num_layers, quiet=quiet, unit="tokens") as advance:
+        stats = calibrate(
+            plan,
+            samples,
+            dtype=settings.dtype,
+            folder=folder,
+            memory_bytes=memory_bytes // 2,
+            advance=advance,
+            feed=feed,
+        )
     seconds["calibrate"] = time.perf_counter() - start
     _warn_about_ranges(stats, plan)
     described = {
@@ -292,6 +328,7 @@ def _calibrate(
         "samples": stats.samples,
         "tokens": stats.tokens,
         "dtype": settings.dtype,
+        "feed": feed,
         "sha256": stats.digest,
     }
     return stats, described

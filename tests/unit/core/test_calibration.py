@@ -111,7 +111,7 @@ def test_texts_without_a_tokenizer_are_refused(make_model: Make) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_ranges_equal_those_of_an_independent_forward(make_model: Make, family: str) -> None:
+def test_ranges_equal_those_of_an_independent_forward(make_model: Make, family: str, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -127,8 +127,12 @@ def test_ranges_equal_those_of_an_independent_forward(make_model: Make, family: 
     )
     rows = ((5, 6, 7, 8), (9, 1))
     tokens: list[int] = []
-    stats = calibrate(plan, Samples(rows, "test"), dtype="float32", advance=tokens.append)
-    assert tokens == [4, 2]
+    work = tmp_path / "work"
+    stats = calibrate(
+        plan, Samples(rows, "test"), dtype="float32", folder=work, memory_bytes=1 << 20, advance=tokens.append
+    )
+    assert tokens == [0, *[4, 2] * 3]
+    assert [file.name for file in work.iterdir()] == ["state.json"]
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     inputs: dict[str, float] = {}
