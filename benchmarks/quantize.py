@@ -4,7 +4,8 @@
 
 FILE holds `input_ids` [samples, tokens] to calibrate on and `heldout_ids` [windows, tokens] to evaluate. The contestants take turns, in a
 new order each round, each in a process of its own; ModelOpt runs under the interpreter that `--modelopt` names. Both start from the same
-Hugging Face folder, calibrate in float32, and end with a complete folder on disk.
+Hugging Face folder, calibrate in float32, and end with a complete folder on disk. ModelOpt is given all samples as one batch and no head,
+its fastest way here: its search rounds every weight anew for each batch.
 
 Seconds are counted from after the imports to the finished folder, reading of the model included; peak memory is that above what the
 imports took. Perplexity is that of the folder *as written*: one reader for both sides decodes its codes and scales, the model runs in
@@ -79,8 +80,7 @@ for rule in config["quant_cfg"]:
     if group_size and rule["quantizer_name"] == "*weight_quantizer":
         rule["cfg"]["block_sizes"][-1] = int(group_size)
 def calibrate(model):
-    for row in rows:
-        model(row[None])
+    model.base_model(rows)
 with torch.inference_mode():
     mtq.quantize(model, config, calibrate)
     export_hf_checkpoint(model, export_dir=out)

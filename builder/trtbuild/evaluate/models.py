@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.checkpoint import Checkpoint
+from trtbuild.quant.inputs import InputRounding
 from trtbuild.reference.simulate import round_kv_cache, round_linear_inputs
 from trtbuild.streaming.model import LayerModel, Tensors
 from trtbuild.unified_checkpoint import UnifiedCheckpoint
@@ -77,24 +78,23 @@ class Rounding:
     """What the kernels round while the model runs.
 
     Attributes:
-        inputs: Hugging Face module -> scale of its input.
+        inputs: Hugging Face module -> how its input is rounded.
         kv_cache_quant_algo: None when the cache keeps the model's dtype.
         kv_scales: one per layer.
     """
 
-    inputs: Mapping[str, float]
+    inputs: Mapping[str, InputRounding]
     kv_cache_quant_algo: str | None
     kv_scales: tuple[float, ...]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint | UnifiedCheckpoint) -> Rounding:
         """Return what a checkpoint asks for."""
-        inputs = checkpoint.activation_scales() if checkpoint.quant_algo == "FP8" else {}
-        return cls(inputs, checkpoint.kv_cache_quant_algo, tuple(checkpoint.kv_scales() or ()))
+        return cls(checkpoint.input_roundings(), checkpoint.kv_cache_quant_algo, tuple(checkpoint.kv_scales() or ()))
 
     def apply(self, layer: nn.Module, name: str, index: int) -> None:
         """Have one layer round. layer: changed in place, by forward hooks; name: "model.layers.0"."""
-        inside = {module: scale for module, scale in self.inputs.items() if module.startswith(f"{name}.")}
+        inside = {module: given for module, given in self.inputs.items() if module.startswith(f"{name}.")}
         if inside:
             round_linear_inputs(_Named(layer, name), inside)
         if self.kv_cache_quant_algo is not None:
