@@ -189,7 +189,9 @@ SCHEMES: dict[str, Scheme] = {
     "fp8": Scheme(("--target", "pytorch"), "FP8_DEFAULT_CFG"),
     "int4_awq": Scheme(("--target", "pytorch", "--group-size", "64"), "INT4_AWQ_CFG", 64),
     "int8_smoothquant": Scheme(
-        ("--target", "tensorrt"), "INT8_SMOOTHQUANT_CFG", algorithm='{"method": "smoothquant", "alpha": 0.5}'
+        ("--target", "pytorch", "--allow-unverified"),
+        "INT8_SMOOTHQUANT_CFG",
+        algorithm='{"method": "smoothquant", "alpha": 0.5}',
     ),
     "int4_gptq": Scheme(("--target", "pytorch", "--group-size", "64"), None),
 }

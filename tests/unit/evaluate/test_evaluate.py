@@ -21,7 +21,9 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.evaluate.models import checkpoint_tensors
 from trtbuild.evaluate.run import evaluate_folder
 from trtbuild.evaluate.texts import TEXTS
+from trtbuild.names import GROUPED, QUANTIZATIONS, available
 from trtbuild.quant.calibrate.texts import TEXTS as CALIBRATION_TEXTS
+from trtbuild.quant.scheme import load_scheme
 from trtbuild.reference.model import load_model
 from trtbuild.spec import Accuracy
 
@@ -66,16 +68,23 @@ def damage(folder: Path, file: str, tensor: str, factor: float) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize(
-    ("family", "options"),
-    [
-        ("llama", ("--quantization", "fp8", "--kv-cache", "fp8", "--tp", "2", "--pp", "2")),
-        ("llama", ("--quantization", "fp8", "--kv-cache", "fp8", "--target", "pytorch")),
-        ("qwen2", ("--quantization", "int4_weight_only", "--kv-cache", "int8", "--tp", "2")),
-        ("gpt2", ("--quantization", "fp8", "--tp", "2")),
-        ("mixtral", ("--quantization", "fp8", "--tp", "2")),
-    ],
-)
+def combinations() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield (family, options): every scheme in every layout that it has, and the other families."""
+    for name in available(QUANTIZATIONS):
+        scheme = load_scheme(name)
+        options = ("--quantization", name, *(("--group-size", "64") if name in GROUPED else ()), "--allow-unverified")
+        if scheme.ranks is not None:
+            # W4A8 kernels want multiples of 128 times the number of ranks, which the tiny model has for one.
+            yield "llama", (*options, "--tp", {"w4a8_awq": "1"}.get(name, "2"), "--pp", "2")
+        if scheme.unified is not None:
+            yield "llama", (*options, "--target", "pytorch")
+    yield "llama", ("--quantization", "fp8", "--kv-cache", "fp8", "--target", "pytorch")
+    yield "qwen2", ("--quantization", "int4_weight_only", "--kv-cache", "int8", "--tp", "2")
+    yield "gpt2", ("--quantization", "fp8", "--tp", "2")
+    yield "mixtral", ("--quantization", "fp8", "--kv-cache", "fp8", "--tp", "2", "--ep", "2")
+
+
+@pytest.mark.parametrize(("family", "options"), list(combinations()), ids=lambda value: str(value))
 def test_metrics_are_those_of_the_whole_models(
     converted: Callable[..., Path], family: str, options: tuple[str, ...]
 ) -> None:
@@ -96,10 +105,11 @@ def test_metrics_are_those_of_the_whole_models(
     assert found.quality.quantized_perplexity == pytest.approx(float(expected[1]), rel=1e-4)
     assert found.quality.mean_kl == pytest.approx(float(torch.cat(kl).mean()), rel=1e-3, abs=3e-8)
     assert found.quality.top1_agreement == pytest.approx(float(torch.cat(agrees).double().mean()), abs=0.011)
-    assert found.quality.mean_kl > 1e-7
     assert len(found.layers) == 2
-    assert all(0 < layer.own < 1 for layer in found.layers)
-    assert found.layers[0].accumulated < found.layers[1].accumulated < 1
+    if "none" not in options:
+        assert found.quality.mean_kl > 1e-7
+        assert all(0 < layer.own < 1 for layer in found.layers)
+        assert found.layers[0].accumulated < found.layers[1].accumulated < 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
