@@ -34,12 +34,14 @@ from typing import Any
 from trtbuild.console import print_json, print_text
 from trtbuild.names import QUANTIZATIONS
 
-#: Ends every contestant: seconds, memory of the imports and peak, as one line of JSON.
+#: Ends every contestant: wall and CPU seconds since the imports, and peak memory above theirs, as one line of JSON.
 _REPORT = """
-def status(name):
-    return int(open("/proc/self/status").read().partition(name + ":")[2].split()[0]) * 1024
-def report(start, base):
-    print(json.dumps({"seconds": time.perf_counter() - start, "peak_bytes": status("VmHWM") - base}))
+def peak():
+    return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) * 1024
+base, start, cpu = peak(), time.perf_counter(), time.process_time()
+def report():
+    seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu
+    print(json.dumps({"seconds": seconds, "cpu_s": cpu_s, "peak_bytes": peak() - base}))
 """
 OURS = (
     """
@@ -50,11 +52,10 @@ from trtbuild.cli.edge import run
 """
     + _REPORT
     + """
-base, start = status("VmHWM"), time.perf_counter()
 code = run(sys.argv[1:])
 if code:
     sys.exit(code)
-report(start, base)
+report()
 """
 )
 MODELOPT = (
@@ -70,7 +71,6 @@ from modelopt.torch.export import export_hf_checkpoint
     + _REPORT
     + """
 source, ids, out, name, group_size, algorithm = sys.argv[1:]
-base, start = status("VmHWM"), time.perf_counter()
 model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
 rows = load_file(ids)["input_ids"]
 config = copy.deepcopy(getattr(mtq, name))
@@ -84,7 +84,7 @@ def calibrate(model):
 with torch.inference_mode():
     mtq.quantize(model, config, calibrate)
     export_hf_checkpoint(model, export_dir=out)
-report(start, base)
+report()
 """
 )
 #: Reads a unified folder (or runs a plain one) and prints the perplexity of the held-out windows.
@@ -203,6 +203,7 @@ class Result:
 
     Attributes:
         seconds: from after the imports to the finished folder.
+        cpu_s: processor seconds of all threads in that time; less shaken by what else runs on the machine.
         peak_bytes: largest resident memory above that of the imports.
         perplexity: of the folder as written.
         written_bytes: of its safetensors files.
@@ -212,6 +213,7 @@ class Result:
     scheme: str
     command: tuple[str, ...]
     seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
     peak_bytes: list[int] = field(default_factory=list)
     perplexity: list[float] = field(default_factory=list)
     written_bytes: int = 0
@@ -264,11 +266,17 @@ def contest(results: list[Result], ids: Path, out: Path, rounds: int) -> None:
             os.sync()
             measured = json.loads(run(result.command))
             result.seconds.append(measured["seconds"])
+            result.cpu_s.append(measured["cpu_s"])
             result.peak_bytes.append(measured["peak_bytes"])
             digest = digest_of(out)
             if digest not in known:
                 known[digest] = perplexity(out, ids)
             result.perplexity.append(known[digest])
+            print(
+                f"{result.scheme} {result.name}: {measured['seconds']:.1f} s, perplexity {known[digest]:.4f}",
+                file=sys.stderr,
+                flush=True,
+            )
             result.written_bytes = sum(file.stat().st_size for file in out.rglob("*.safetensors"))
             shutil.rmtree(out, ignore_errors=True)
 
@@ -282,14 +290,15 @@ def _spread(values: Sequence[float], form: str) -> str:
 def table(results: list[Result], source: float, machine: str) -> str:
     """Return the results as Markdown."""
     lines = [
-        "| scheme | made by | seconds | peak MiB above imports | written MiB | perplexity | of the source's |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| scheme | made by | seconds | CPU s | peak MiB above imports | written MiB | perplexity | of the source's |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for each in sorted(results, key=lambda result: list(SCHEMES).index(result.scheme)):
         cells = (
             each.scheme,
             each.name,
             _spread(each.seconds, ".1f"),
+            _spread(each.cpu_s, ".1f"),
             _spread([peak / 2**20 for peak in each.peak_bytes], ".0f"),
             f"{each.written_bytes / 2**20:.0f}",
             _spread(each.perplexity, ".4f"),

@@ -16,6 +16,8 @@ _WIDTH, _HEIGHT = 960, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 40
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TICKS = 5
+#: Of a bar, in pixels.
+_WIDEST = 56.0
 #: Of the labels under the plot, at most so many.
 _LABELS = 16
 
@@ -25,13 +27,14 @@ def own_error_plot(layers: Sequence[LayerError], *, culprit: LayerError, limit: 
     finite = [layer.own for layer in layers if math.isfinite(layer.own)]
     top, ticks = scale(max([*finite, limit or 0.0], default=0.0))
     slot = _plot_width() / max(len(layers), 1)
+    width = min(slot * 0.76, _WIDEST)
     bars = []
     for position, layer in enumerate(layers):
         height = _height(layer.own, top)
         kind = "bar culprit" if layer is culprit else "bar"
         bars.append(
-            f'<rect class="{kind}" x="{_LEFT + position * slot + slot * 0.12:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" '
-            f'width="{slot * 0.76:.1f}" height="{max(height, 0.5):.1f}" rx="1.5"><title>{escape(_tip(layer))}</title></rect>'
+            f'<rect class="{kind}" x="{_LEFT + (position + 0.5) * slot - width / 2:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" '
+            f'width="{width:.1f}" height="{max(height, 0.5):.1f}" rx="1.5"><title>{escape(_tip(layer))}</title></rect>'
         )
     line = ""
     if limit is not None:

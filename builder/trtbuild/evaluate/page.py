@@ -11,12 +11,19 @@ from trtbuild.evaluate.chart import accumulated_plot, own_error_plot
 from trtbuild.evaluate.limits import Check
 from trtbuild.evaluate.report import Evaluation
 
+#: (passed, without a limit) -> what a row says.
+_VERDICTS = {
+    (True, False): '<span class="good">passed</span>',
+    (True, True): "",
+    (False, False): '<span class="bad">failed</span>',
+    (False, True): '<span class="bad">failed</span>',
+}
 #: Layers listed below the plots, the worst first.
 _LISTED = 10
 _STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --paper: #f6f7f9; --card: #ffffff; --rule: #e2e6eb; --accent: #3b6fd4; --bad: #c8372d; --good: #1f8a54; }
+:root { --ink: #1c2430; --soft: #5b6675; --paper: #f6f7f9; --card: #ffffff; --rule: #e2e6eb; --accent: #3b6fd4; --mark: #d9822b; --bad: #c8372d; --good: #1f8a54; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b4; --paper: #14181e; --card: #1c222a; --rule: #2e3742;
-  --accent: #7aa5f5; --bad: #f0766c; --good: #5cc795; } }
+  --accent: #7aa5f5; --mark: #f0a85a; --bad: #f0766c; --good: #5cc795; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 1040px; margin: 0 auto; padding: 32px 20px 56px; }
@@ -31,7 +38,7 @@ section { padding: 18px 20px; margin: 16px 0; overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--rule); } th { color: var(--soft); font-weight: 500; }
 tr:last-child td { border-bottom: 0; } td.number, th.number { text-align: right; } .bad { color: var(--bad); font-weight: 600; } .good { color: var(--good); }
-svg { width: 100%; min-width: 560px; height: auto; display: block; } .grid { stroke: var(--rule); } .bar { fill: var(--accent); opacity: .8; } .bar.culprit { fill: var(--bad); opacity: 1; }
+svg { width: 100%; min-width: 560px; height: auto; display: block; } .grid { stroke: var(--rule); } .bar { fill: var(--accent); } .bar.culprit { fill: var(--mark); }
 .curve { stroke: var(--accent); stroke-width: 2; } .point { fill: var(--accent); } .limit { stroke: var(--bad); stroke-dasharray: 6 4; }
 .limit-label { fill: var(--bad); font-size: 12px; } .tick, .axis { fill: var(--soft); font-size: 12px; }
 """
@@ -112,7 +119,7 @@ def _checks(checks: Sequence[Check]) -> str:
             escape(check.name),
             number(check.value),
             f"{check.kind} {check.limit:g}" if check.limit is not None else "none",
-            '<span class="good">passed</span>' if check.passed else '<span class="bad">failed</span>',
+            _VERDICTS[check.passed, check.limit is None],
         )
         for check in checks
     )
