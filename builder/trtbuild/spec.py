@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS, available
+from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -54,7 +54,7 @@ class Calibration(Section):
 class Quantization(Section):
     """Number formats of weights, activations and KV cache."""
 
-    scheme: str = Field("none", description=f"One of: {', '.join(available(QUANTIZATIONS))}.")
+    scheme: str = Field("none", description=f"One of: {', '.join(QUANTIZATIONS)}.")
     kv_cache: Literal["auto", "fp8", "int8"] = Field("auto", description="KV cache dtype; auto is the model's dtype.")
     group_size: Literal[64, 128] | None = Field(
         None, description="Inputs that share an INT4 scale; empty: 128 where the model allows it, else 64."
@@ -67,6 +67,10 @@ class Quantization(Section):
         (),
         description="Patterns of Hugging Face modules that stay unquantized, e.g. '*.down_proj' or 'model.layers.1.*'.",
     )
+    overrides: dict[str, str] = Field(
+        {},
+        description="Pattern of Hugging Face modules -> scheme of their own; the first that matches counts, after exclude.",
+    )
     allow_unverified: bool = Field(
         False, description="Write layouts that no loader is known to take, or only doubtfully."
     )
@@ -76,8 +80,14 @@ class Quantization(Section):
     calibration: Calibration = Calibration()
 
     @model_validator(mode="after")
+    def _known_overrides(self) -> Quantization:
+        for pattern, name in self.overrides.items():
+            _require_scheme(name, f" for {pattern}")
+        return self
+
+    @model_validator(mode="after")
     def _group_size_needs_groups(self) -> Quantization:
-        if self.group_size is not None and self.scheme not in GROUPED:
+        if self.group_size is not None and not {self.scheme, *self.overrides.values()} & set(GROUPED):
             raise ValueError(
                 f"group_size: scheme '{self.scheme}' has no groups of a chosen size; it applies to {', '.join(GROUPED)}"
             )
@@ -85,17 +95,17 @@ class Quantization(Section):
 
     @model_validator(mode="after")
     def _known_scheme(self) -> Quantization:
-        if self.scheme not in QUANTIZATIONS:
-            near = get_close_matches(self.scheme, QUANTIZATIONS, n=1)
-            raise ValueError(
-                f"unknown scheme '{self.scheme}'"
-                + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(QUANTIZATIONS)}")
-            )
-        if QUANTIZATIONS[self.scheme] is None:
-            raise ValueError(
-                f"scheme '{self.scheme}' is not available in this version; available: {', '.join(available(QUANTIZATIONS))}"
-            )
+        _require_scheme(self.scheme)
         return self
+
+
+def _require_scheme(name: str, where: str = "") -> None:
+    if name not in QUANTIZATIONS:
+        near = get_close_matches(name, QUANTIZATIONS, n=1)
+        raise ValueError(
+            f"unknown scheme '{name}'{where}"
+            + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(QUANTIZATIONS)}")
+        )
 
 
 class ParallelSection(Section):
@@ -189,7 +199,7 @@ class Deployment(Section):
     """The whole of trtbuild.yaml."""
 
     model: Model
-    target: str = Field("reference", description=f"One of: {', '.join(available(TARGETS))}.")
+    target: str = Field("reference", description=f"One of: {', '.join(TARGETS)}.")
     quantization: Quantization = Quantization()
     parallel: ParallelSection = ParallelSection()
     limits: Limits = Limits()
@@ -204,14 +214,12 @@ class Deployment(Section):
 
 
 def require_target(name: str, error: type[Exception] = UsageError) -> None:
-    """Raise `error` unless this version implements the target."""
+    """Raise `error` unless there is such a target."""
     if name not in TARGETS:
         near = get_close_matches(name, TARGETS, n=1)
         raise error(
             f"unknown target '{name}'" + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(TARGETS)}")
         )
-    if not TARGETS[name]:
-        raise error(f"target '{name}' is not available in this version; available: {', '.join(available(TARGETS))}")
 
 
 def load(path: Path) -> Deployment:

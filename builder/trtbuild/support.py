@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from trtbuild.arch.registry import ARCHITECTURES, lookup
 from trtbuild.arch.sized import SIZED_ONLY
 from trtbuild.convert.unified_plan import SERVED
-from trtbuild.names import QUANTIZATIONS, TARGETS, available
+from trtbuild.names import QUANTIZATIONS, TARGETS
 from trtbuild.quant.scheme import load_scheme
 from trtbuild.quant.unified import unified_schemes
 from trtbuild.reference.support import STATIC_BATCHES
 
-_RANKED = tuple(name for name in available(QUANTIZATIONS) if load_scheme(name).ranks)
+_RANKED = tuple(name for name in QUANTIZATIONS if load_scheme(name).ranks)
 #: Target -> schemes its layout has a form for.
 _SCHEMES: dict[str, tuple[str, ...]] = {
     "tensorrt": _RANKED,

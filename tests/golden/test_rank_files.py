@@ -23,13 +23,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fp8_kvfp8_tp2": ("--quantization", "fp8", "--kv-cache", "fp8", "--tp", "2"),
     "fp8": ("--quantization", "fp8"),
     "fp8_tp2": ("--quantization", "fp8", "--tp", "2"),
+    "nvfp4": ("--quantization", "nvfp4"),
 }
 #: The exporter could not write an FP8 KV cache for mixtral, and its FP8 was exported alone for no other family.
 CASES = [
     (family, variant)
     for family in FAMILIES
     for variant in VARIANTS
-    if variant.startswith("fp16") or variant.startswith("fp8_kv") == (family != "mixtral")
+    if variant.startswith("fp16") or (family == "mixtral") == (variant in ("fp8", "fp8_tp2"))
 ]
 #: Fields of the exporter's config.json that ours does not share, and why.
 DIFFERENT = {

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.conftest import read_safetensors
@@ -35,12 +37,12 @@ def condense_unified(folder: Path) -> dict[str, Any]:
 
 
 def _entries(file: Path, scales: str) -> dict[str, Any]:
-    """Return name -> dtype, shape, and the values of a scale or the SHA-256 of anything else."""
+    """Return name -> dtype, shape, and the values of a scale per tensor or row or the SHA-256 of anything else."""
     entries = {}
     for name, tensor in sorted(read_safetensors(file).items()):
         entry: dict[str, Any] = {"dtype": tensor.dtype.name, "shape": list(tensor.shape)}
-        if name.endswith(scales):
-            entry["values"] = tensor.reshape(-1).tolist()
+        if name.endswith(scales) and tensor.ndim < 2:
+            entry["values"] = tensor.astype(np.float32).reshape(-1).tolist()
         else:
             entry["sha256"] = hashlib.sha256(tensor.tobytes()).hexdigest()
         entries[name] = entry

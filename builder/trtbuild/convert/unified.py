@@ -146,14 +146,17 @@ class UnifiedSink:
             multiplier = self._fold(weights[0].folded_into, multiplier, source)[1]
         shared = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
         found = {weight.part.module: shared[weight.part.expert] for weight in weights}
+        ranged = [weight for weight in weights if _has_scale_of_all(weight)]
+        amax = {weight.part.module: self._knowledge.amax(weight.part, source, multiplier) for weight in ranged}
         for weight in weights:
             # Linears that read the same input see the same range; those of different experts' inner products do not.
             module, coding = weight.part.module, found[weight.part.module]
             if weight.part.expert is not None:
                 coding = replace(coding, input=self._knowledge.input_scale(form, limit, [module]))
-            if form.codec.needs_range and form.codec.geometry == "tensor":
-                amax = self._knowledge.amax(weight.part, source, multiplier)
-                coding = replace(coding, whole=form.codec.whole(amax))
+            if weight in ranged and weight.form and weight.form.codec:
+                peers = [each for each in ranged if each.part.expert == weight.part.expert]
+                widest = max(amax[each.part.module] for each in (peers if weight.form.shares_range else [weight]))
+                coding = replace(coding, whole=weight.form.codec.whole(widest))
             found[module] = coding
         return found
 
@@ -192,3 +195,9 @@ class UnifiedSink:
             {(INPUTS, label): digest for label, digest in inputs.items()}
             | {(self._unified.file_of[name], name): self._writer(name).digest(name) for name in names}
         )
+
+
+def _has_scale_of_all(weight: UnifiedWeight) -> bool:
+    """Say whether a weight has one scale for all of its rows."""
+    codec = weight.form.codec if weight.form else None
+    return codec is not None and codec.needs_range and codec.geometry == "tensor"

@@ -54,8 +54,6 @@ class ScaleTensor:
 
     def shape(self, rows: int, columns: int, group: int) -> tuple[int, ...]:
         """Return its shape beside a weight [rows, columns] whose scales belong to `group` inputs."""
-        if self.geometry == "blocks" and rows <= group and columns <= group:
-            return ()  # as ModelOpt writes a single block
         return {
             "tensor": self.scalar,
             "rows": (rows,),
@@ -81,6 +79,8 @@ class Form:
         loaded: what the loader makes of a plain weight [out, in] (float32 result), when it quantizes itself.
         unverified: why no loader is known to take it; empty for forms that a loader's source accepts.
         vocab_multiple: the exporter pads embedding, head and vocabulary to a multiple of it.
+        shares_range: linears that are read as one have the scale of the largest of them; else each has its own.
+        single: for a weight that is a single block; None when it lies like any other.
     """
 
     quant_algo: str | None = None
@@ -94,6 +94,13 @@ class Form:
     loaded: Callable[[NDArray[Any]], NDArray[Any]] | None = None
     unverified: str = ""
     vocab_multiple: int = 1
+    shares_range: bool = True
+    single: Form | None = None
+
+    def of_shape(self, rows: int, columns: int) -> Form:
+        """Return the form of a weight [rows, columns]."""
+        side = self.codec.group_size if self.codec else 0
+        return self.single if self.single and max(rows, columns) <= side else self
 
     def has(self, role: Role) -> bool:
         """Say whether a scale of this role is stored."""
@@ -189,10 +196,8 @@ def default_feed(schemes: Iterable[QuantScheme]) -> Literal["original", "quantiz
 
 
 def load_scheme(name: str, options: SchemeOptions | None = None) -> QuantScheme:
-    """Return the scheme of an available name (`spec.py` refuses the others)."""
-    entry = QUANTIZATIONS[name]
-    assert entry is not None, name
-    module, _, attribute = entry.partition(":")
+    """Return the scheme of a name (`spec.py` refuses unknown ones)."""
+    module, _, attribute = QUANTIZATIONS[name].partition(":")
     scheme: QuantScheme = getattr(import_module(module), attribute)(options or SchemeOptions())
     return scheme
 
@@ -200,12 +205,12 @@ def load_scheme(name: str, options: SchemeOptions | None = None) -> QuantScheme:
 def scheme_of_algo(
     quant_algo: str | None, *, layout: Literal["ranks", "unified"], group_size: int
 ) -> QuantScheme | None:
-    """Return a scheme whose checkpoints say `quant_algo`, or None when no available scheme writes it.
+    """Return a scheme whose checkpoints say `quant_algo`, or None when no scheme writes it.
 
     Several may (GPTQ and AWQ lie alike): the first is as good as any for reading.
     """
     options = SchemeOptions(group_size=group_size)
-    for name in (name for name, entry in QUANTIZATIONS.items() if entry):
+    for name in QUANTIZATIONS:
         scheme = load_scheme(name, options)
         form = getattr(scheme, layout)
         if form is not None and form.quant_algo == quant_algo:

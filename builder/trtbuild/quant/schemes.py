@@ -64,6 +64,7 @@ def fp8(_options: SchemeOptions) -> QuantScheme:
             "F8_E4M3",
             (_unified_scale("tensor"), _UNIFIED_INPUT),
             description=_described(8),
+            shares_range=False,
         ),
         InputFormat("fp8", E4M3_MAX),
         alignment=_FP8_ALIGNMENT,
@@ -96,7 +97,14 @@ def fp8_block(_options: SchemeOptions) -> QuantScheme:
     return QuantScheme(
         "fp8_block",
         None,  # the TensorRT backend takes FP8 block scales for DeepSeek only (checkpoint specification 1.4.1)
-        Form("fp8_pb_wo", Fp8Codec("blocks"), "F8_E4M3", (_unified_scale("blocks"),)),
+        Form(
+            "fp8_pb_wo",
+            Fp8Codec("blocks"),
+            "F8_E4M3",
+            (_unified_scale("blocks"),),
+            # ModelOpt takes a single block for a scale per tensor: of shape [], and shared by linears that are read as one.
+            single=Form("fp8_pb_wo", Fp8Codec(), "F8_E4M3", (_unified_scale("tensor"),)),
+        ),
         InputFormat("fp8_group"),
         alignment=_FP8_ALIGNMENT,
     )
@@ -179,7 +187,6 @@ def int8_smoothquant(options: SchemeOptions) -> QuantScheme:
             codec,
             "I8",
             (_ranks_scale("rows"), _RANKS_INPUT, _RANKS_PRE_QUANT),
-            config={"smoothquant_val": options.smoothquant_alpha},
             writes_exclusions=True,
         ),
         Form(

@@ -115,7 +115,7 @@ class Fp8Codec:
         assert scale is not None
         if self.geometry == "rows":
             return scale[:, None]
-        if self.geometry == "tensor" or scale.ndim == 0:
+        if self.geometry == "tensor":
             return scale
         rows = np.repeat(scale[:, 0, :, 0], BLOCK, axis=0)[: shape[0]]
         wide: NDArray[Any] = np.repeat(rows, BLOCK, axis=1)[:, : shape[1]]
