@@ -168,6 +168,33 @@ class Serving(Section):
         return self
 
 
+#: Finite: a limit of infinity would look like a gate and let everything through.
+Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Accuracy(Section):
+    """Limits that a quantized checkpoint must keep, or nothing is built; without any it is not evaluated."""
+
+    max_perplexity_ratio: Ratio | None = Field(None, description="Perplexity over that of the source, at most.")
+    max_mean_kl: Distance | None = Field(
+        None, description="Mean KL divergence of the next token's distribution from the source's, nats, at most."
+    )
+    max_p99_kl: Distance | None = Field(None, description="99th percentile of the KL divergence, nats, at most.")
+    min_top1_agreement: Share | None = Field(
+        None, description="Share of tokens for which both find the same token most likely, at least."
+    )
+    max_layer_error: Distance | None = Field(
+        None, description="Error of any layer's output, relative to what the layer adds to its input (RMS), at most."
+    )
+    file: str | None = Field(
+        None, description="Held-out text, JSONL or safetensors (input_ids); empty: built-in texts in many languages."
+    )
+    max_samples: Positive = Field(32, description="At most this many samples are used.")
+    max_length_tokens: Positive = Field(512, description="Longer samples are cut to this many tokens.")
+
+
 class Deployment(Section):
     """The whole of trtbuild.yaml."""
 
@@ -178,6 +205,7 @@ class Deployment(Section):
     limits: Limits = Limits()
     kv_cache: KvCache = KvCache()
     serving: Serving = Serving()
+    accuracy: Accuracy = Accuracy()
 
     @model_validator(mode="after")
     def _known_target(self) -> Deployment:
@@ -195,7 +223,7 @@ def require_target(name: str, error: type[Exception] = UsageError) -> None:
 
 
 def load(path: Path) -> Deployment:
-    """Read and validate a trtbuild.yaml; `model.path` comes back absolute, and so does the calibration file.
+    """Read and validate a trtbuild.yaml; `model.path` comes back absolute, and so do the files of samples.
 
     Raises:
         TrtbuildError: the file cannot be read.
@@ -262,6 +290,9 @@ def _with_absolute_paths(deployment: Deployment, base: Path) -> Deployment:
     if calibration.file is not None:
         calibration = calibration.model_copy(update={"file": str(base / Path(calibration.file).expanduser())})
         changes["quantization"] = deployment.quantization.model_copy(update={"calibration": calibration})
+    if deployment.accuracy.file is not None:
+        file = str(base / Path(deployment.accuracy.file).expanduser())
+        changes["accuracy"] = deployment.accuracy.model_copy(update={"file": file})
     return deployment.model_copy(update=changes)
 
 

@@ -1,4 +1,4 @@
-"""Calibration samples: token ids from the built-in texts or from a file. Never a network call, never pickle.
+"""Samples to calibrate or to evaluate on: token ids from the built-in texts or from a file. Never a network call, never pickle.
 
 A text file holds samples separated by blank lines; a JSONL file holds one object per line with "text" or "input_ids"; a safetensors
 file holds `input_ids` [samples, tokens], each row fed once, in order.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Samples:
         return hashlib.sha256(json.dumps(self.rows).encode()).hexdigest()
 
 
-def check_samples(source: SourceCheckpoint, file: Path | None) -> None:
+def check_samples(source: SourceCheckpoint, file: Path | None, *, purpose: str = "calibration") -> None:
     """Refuse what can be seen without reading: a missing file, an unknown kind, texts without a tokenizer.
 
     A JSONL file may hold token ids alone, so whether it needs the tokenizer shows when it is read.
@@ -53,27 +53,34 @@ def check_samples(source: SourceCheckpoint, file: Path | None) -> None:
         TrtbuildError: calibration would fail.
     """
     if file is not None and not file.is_file():
-        raise TrtbuildError(f"calibration file {file} does not exist", hint="give a text, JSONL or safetensors file")
+        raise TrtbuildError(f"{purpose} file {file} does not exist", hint="give a text, JSONL or safetensors file")
     if file is not None and file.suffix not in _SUFFIXES:
         raise TrtbuildError(
-            f"calibration file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
+            f"{purpose} file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
         )
     if file is None or file.suffix not in (".safetensors", ".jsonl"):
-        _require_tokenizer(source)
+        _require_tokenizer(source, purpose)
 
 
-def _require_tokenizer(source: SourceCheckpoint) -> None:
+def _require_tokenizer(source: SourceCheckpoint, purpose: str) -> None:
     if not any((source.path / name).is_file() for name in TOKENIZER_ANY):
         raise TrtbuildError(
-            f"{source.path} has no tokenizer, and calibration texts must be tokenized",
-            hint="add the tokenizer files, or give token ids: --calibration FILE.safetensors with `input_ids`",
+            f"{source.path} has no tokenizer, and {purpose} texts must be tokenized",
+            hint="add the tokenizer files, or give token ids: a safetensors file with `input_ids`",
         )
 
 
 def load_samples(
-    source: SourceCheckpoint, file: Path | None, *, vocab_size: int, max_samples: int, max_length: int
+    source: SourceCheckpoint,
+    file: Path | None,
+    *,
+    vocab_size: int,
+    max_samples: int,
+    max_length: int,
+    texts: Sequence[str] = TEXTS,
+    purpose: str = "calibration",
 ) -> Samples:
-    """Return the samples to calibrate on.
+    """Return the samples to calibrate on, or to evaluate on.
 
     Args:
         source: the model, for its tokenizer.
@@ -81,18 +88,20 @@ def load_samples(
         vocab_size: ids must lie below it.
         max_samples: at most this many.
         max_length: longer ones are cut to this many tokens; so are safetensors rows.
+        texts: the built-in texts.
+        purpose: what they are for, in messages: "calibration" or "evaluation".
 
     Raises:
         TrtbuildError: the file is malformed, an id is out of range, or nothing is left to feed.
     """
-    check_samples(source, file)
+    check_samples(source, file, purpose=purpose)
     if file is not None and file.suffix == ".safetensors":
         rows: Iterable[list[int]] = _rows_of_safetensors(file)
     elif file is not None and file.suffix == ".jsonl":
-        rows = _rows_of_jsonl(file, source)
+        rows = _rows_of_jsonl(file, source, purpose)
     else:
-        encode = _encoder(source)
-        rows = [encode(text) for text in (TEXTS if file is None else _paragraphs(file))]
+        encode = _encoder(source, purpose)
+        rows = [encode(text) for text in (texts if file is None else _paragraphs(file, purpose))]
     kept: list[tuple[int, ...]] = []
     empty = cut = 0
     for row in rows:
@@ -105,10 +114,10 @@ def load_samples(
         kept.append(tuple(row[:max_length]))
     origin = str(file) if file else "built-in texts"
     if empty or cut:
-        logger.info("calibration: %s: %d empty samples skipped, %d cut to %d tokens", origin, empty, cut, max_length)
+        logger.info("%s: %s: %d empty samples skipped, %d cut to %d tokens", purpose, origin, empty, cut, max_length)
     if not kept:
         raise TrtbuildError(
-            f"{origin}: no calibration sample is left; static scales need at least one", hint="add texts to the file"
+            f"{origin}: no {purpose} sample is left; at least one is needed", hint="add texts to the file"
         )
     low, high = min(map(min, kept)), max(map(max, kept))
     if low < 0 or high >= vocab_size:
@@ -119,8 +128,8 @@ def load_samples(
     return Samples(tuple(kept), origin)
 
 
-def _encoder(source: SourceCheckpoint) -> Encode:
-    _require_tokenizer(source)
+def _encoder(source: SourceCheckpoint, purpose: str) -> Encode:
+    _require_tokenizer(source, purpose)
     from trtbuild.quant.calibrate.libraries import transformers
 
     try:
@@ -139,20 +148,20 @@ def _encoder(source: SourceCheckpoint) -> Encode:
     return encode
 
 
-def _read_text(file: Path) -> str:
+def _read_text(file: Path, purpose: str) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TrtbuildError(f"cannot read calibration file {file}: {error}", hint="it must be UTF-8 text") from error
+        raise TrtbuildError(f"cannot read {purpose} file {file}: {error}", hint="it must be UTF-8 text") from error
 
 
-def _paragraphs(file: Path) -> list[str]:
-    return [block.strip() for block in _read_text(file).replace("\r\n", "\n").split("\n\n")]
+def _paragraphs(file: Path, purpose: str) -> list[str]:
+    return [block.strip() for block in _read_text(file, purpose).replace("\r\n", "\n").split("\n\n")]
 
 
-def _rows_of_jsonl(file: Path, source: SourceCheckpoint) -> Iterable[list[int]]:
+def _rows_of_jsonl(file: Path, source: SourceCheckpoint, purpose: str) -> Iterable[list[int]]:
     encode: Encode | None = None
-    for number, line in enumerate(_read_text(file).splitlines(), start=1):
+    for number, line in enumerate(_read_text(file, purpose).splitlines(), start=1):
         if not line.strip():
             yield []
             continue
@@ -164,7 +173,7 @@ def _rows_of_jsonl(file: Path, source: SourceCheckpoint) -> Iterable[list[int]]:
             ) from error
         text, ids = (record.get("text"), record.get("input_ids")) if isinstance(record, dict) else (None, None)
         if isinstance(text, str):
-            encode = encode or _encoder(source)
+            encode = encode or _encoder(source, purpose)
             yield encode(text) if text.strip() else []
         elif isinstance(ids, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
             yield ids
