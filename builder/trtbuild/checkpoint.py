@@ -5,20 +5,21 @@ The same layout that wrote the files is run backwards. Opening reads config.json
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.arch.registry import lookup
 from trtbuild.arch.rules import View
 from trtbuild.dims import ModelDims
-from trtbuild.dtypes import FROM_CONFIG
 from trtbuild.errors import TrtbuildError
 from trtbuild.layout import Layout, Piece, Slot
-from trtbuild.parallel import Parallel, Rank
-from trtbuild.quant.kv_cache import KV_CACHE_FORMATS, KvCacheFormat
-from trtbuild.quant.scheme import QuantScheme, scheme_of_algo
+from trtbuild.parallel import Rank
+from trtbuild.quant.codecs.base import Geometry, Scales
+from trtbuild.quant.inputs import InputRounding
+from trtbuild.quant.scheme import Role
+from trtbuild.rank_config import hf_config, layout_of
 from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 from trtbuild.source import read_json
 
@@ -60,7 +61,7 @@ class Checkpoint:
             )
         config = read_json(path / "config.json")
         try:
-            layout = _layout(config, str(path / "config.json"))
+            layout = layout_of(config, str(path / "config.json"))
         except KeyError as error:
             raise TrtbuildError(f"{path / 'config.json'} has no {error}", hint=_HINT) from error
         tensors = []
@@ -112,12 +113,9 @@ class Checkpoint:
             for slot in self.layout.slots:
                 if slot.target == "lm_head.weight" and self.dims.tie_word_embeddings:
                     continue
-                scales = self.scales(slot, reader)
                 fused: dict[str, NDArray[Any]] = {}
                 for number, part in enumerate(slot.parts):
-                    rows = self._merge(slot, number, reader)
-                    if slot.rule.quantizable and self.layout.scheme.quant_algo is not None:
-                        rows = self.layout.scheme.decode(rows, scales.get(part.expert, {}))
+                    rows = self._values(slot, number, reader)
                     if slot.rule.offset:
                         rows = (rows.astype("float32") - slot.rule.offset).astype(rows.dtype)
                     if part.view is None:
@@ -126,15 +124,17 @@ class Checkpoint:
                         _put_back(rows, part.view, part.source, fused)
                 yield from fused.items()
 
-    def activation_scales(self) -> dict[str, float]:
-        """Return Hugging Face module -> scale of its input (real = code * scale); empty for schemes without."""
-        found: dict[str, float] = {}
+    def input_roundings(self) -> dict[str, InputRounding]:
+        """Return Hugging Face module -> how the kernel rounds its input; empty for schemes that do not."""
+        found: dict[str, InputRounding] = {}
         with TensorReader() as reader:
             for slot in self.layout.slots:
-                for expert, scales in self.scales(slot, reader).items():
-                    if "activation_scaling_factor" in scales:
-                        value = float(scales["activation_scaling_factor"][0])
-                        found.update({part.module: value for part in slot.parts if part.expert == expert})
+                scheme = self.layout.scheme_of(slot)
+                if scheme is None or scheme.inputs is None or not self.layout.is_quantized(slot):
+                    continue
+                for expert, constants in self.constants(slot, reader).items():
+                    rounding = InputRounding.of(scheme.inputs, constants)
+                    found.update({part.module: rounding for part in slot.parts if part.expert == expert})
         return found
 
     def kv_scales(self) -> list[float] | None:
@@ -154,40 +154,95 @@ class Checkpoint:
     def _ranks(self, slot: Slot) -> list[Rank]:
         return [rank for rank in self.layout.parallel.ranks() if rank.pp_rank == slot.pp_rank]
 
-    def scales(self, slot: Slot, reader: TensorReader) -> dict[int | None, dict[str, NDArray[Any]]]:
-        """Return expert (None outside of experts) -> suffix -> scale tensor; empty for a slot that is not quantized."""
-        found: dict[int | None, dict[str, NDArray[Any]]] = {}
-        for rank in self._ranks(slot) if self.layout.is_quantized(slot) else ():
+    def constants(self, slot: Slot, reader: TensorReader) -> dict[int | None, dict[Role, NDArray[Any]]]:
+        """Return expert (None outside of experts) -> role -> scale tensor, of those that do not come row by row: [] or [in].
+
+        Empty for a slot that is not quantized.
+        """
+        import numpy as np
+
+        form = self.layout.form_of(slot)
+        found: dict[int | None, dict[Role, NDArray[Any]]] = {}
+        if form is None or form.codec is None:
+            return found
+        columns: dict[tuple[int | None, int], NDArray[Any]] = {}
+        for rank in self._ranks(slot):
             experts: list[int] | list[None] = self.layout.local_experts(slot, rank.tp_rank) or [None]
-            if experts[0] in found:
-                continue  # held by another slice of the same experts
-            for scale in self.layout.scheme.scale_tensors:
+            cut = self.layout.pieces(slot, rank.tp_rank)[0].cut
+            for scale in form.scales:
+                if scale.geometry not in ("tensor", "columns"):
+                    continue
                 values = reader.read(self.tensors[rank.index][f"{slot.module}.{scale.suffix}"])
                 for index, expert in enumerate(experts):
                     own = values[index] if expert is not None and scale.is_per_expert else values
-                    found.setdefault(expert, {})[scale.suffix] = own
+                    if scale.geometry == "columns":
+                        columns[expert, cut.start if cut.axis else 0] = own
+                    else:
+                        found.setdefault(expert, {})[scale.role] = own.reshape(())
+        for expert in {expert for expert, _ in columns}:
+            pieces = [values for (owner, _), values in sorted(columns.items(), key=_place) if owner == expert]
+            found.setdefault(expert, {})["pre_quant"] = np.concatenate(pieces).astype(np.float32)
         return found
 
-    def _merge(self, slot: Slot, number: int, reader: TensorReader) -> NDArray[Any]:
-        """Put one part together from the pieces of all tensor-parallel ranks; padding is dropped."""
+    def rows(
+        self,
+        slot: Slot,
+        rank: int,
+        first: int,
+        count: int,
+        constants: Mapping[Role, NDArray[Any]],
+        reader: TensorReader,
+    ) -> tuple[NDArray[Any], Scales | None]:
+        """Return rows of a rank's tensor and their scales.
+
+        Args:
+            slot: of the tensor.
+            rank: number of the rank.
+            first: first row, in weights; a tensor of experts counts the rows of all its experts.
+            count: number of rows, in weights.
+            constants: of the expert they belong to.
+            reader: reads them.
+
+        Returns:
+            For a quantized slot the numbers that the codes stand for, float32 [rows, in], and their scales; else what is stored.
+        """
+        form, tensors = self.layout.form_of(slot), self.tensors[rank]
+        if form is None or form.codec is None:
+            return reader.read_rows(tensors[slot.target], first, first + count), None
+        packed = form.codec.packing[0]
+        codes = reader.read_rows(tensors[slot.target], first // packed, (first + count) // packed)
+        weight = constants.get("weight")
+        for scale in form.scales:
+            if scale.geometry in ("rows", "groups"):
+                weight = reader.read_rows(
+                    _flat(tensors[f"{slot.module}.{scale.suffix}"], scale.geometry), first, first + count
+                )
+        scales = Scales(weight, constants.get("second"))
+        return form.codec.decode(codes, scales), scales
+
+    def _values(self, slot: Slot, number: int, reader: TensorReader) -> NDArray[Any]:
+        """Put one part together from the pieces of all tensor-parallel ranks, as the kernels see it; padding is dropped."""
         import numpy as np
 
-        shape = slot.parts[number].shape
+        part, form = slot.parts[number], self.layout.form_of(slot)
+        constants = self.constants(slot, reader).get(part.expert, {})
         whole: NDArray[Any] | None = None
         for rank in self._ranks(slot):
             piece = self._pieces(slot, rank.tp_rank).get(number)
             if piece is None or piece.cut.stop == piece.cut.start:
                 continue
             cut = piece.cut
-            rows = cut.stop - cut.start if cut.axis == 0 else shape[0]
-            found = reader.read_rows(self.tensors[rank.index][slot.target], piece.row, piece.row + rows)
+            rows = cut.stop - cut.start if cut.axis == 0 else part.shape[0]
+            found, _ = self.rows(slot, rank.index, piece.row, rows, constants, reader)
             if whole is None:
-                whole = np.empty(shape, dtype=found.dtype)
+                whole = np.empty(part.shape, dtype=found.dtype)
             whole[(slice(None),) * cut.axis + (slice(cut.start, cut.stop),)] = found
-            if cut.axis == 0 and rows == shape[0]:
+            if cut.axis == 0 and rows == part.shape[0]:
                 break
         assert whole is not None, slot.target
-        return whole
+        if "pre_quant" in constants:
+            whole *= constants["pre_quant"]
+        return form.loaded(whole) if form and form.loaded else whole
 
     def _pieces(self, slot: Slot, tp_rank: int) -> dict[int, Piece]:
         """Return part number -> piece; the last answer is kept, since parts are asked for one after the other."""
@@ -197,6 +252,16 @@ class Checkpoint:
                 self._cache.clear()
             self._cache[key] = {piece.number: piece for piece in self.layout.pieces(slot, tp_rank)}
         return self._cache[key]
+
+
+def _place(entry: tuple[tuple[int | None, int], Any]) -> int:
+    """Return the first column of a slice."""
+    return entry[0][1]
+
+
+def _flat(info: TensorInfo, geometry: Geometry) -> TensorInfo:
+    """Return scales per row as a vector, whatever axes stand in front."""
+    return replace(info, shape=(math.prod(info.shape),)) if geometry == "rows" else info
 
 
 def _put_back(rows: NDArray[Any], view: View, source: str, fused: dict[str, NDArray[Any]]) -> None:
@@ -210,79 +275,6 @@ def _put_back(rows: NDArray[Any], view: View, source: str, fused: dict[str, NDAr
     for start, stop in view.ranges(0, len(rows)):
         whole[start:stop] = rows[done : done + stop - start]
         done += stop - start
-
-
-def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Hugging Face config.json for a TensorRT-LLM config.json, in the spelling of both transformers 4 and 5."""
-    arch = lookup(config["architecture"], where="config.json")
-    rotary: dict[str, Any] = {}
-    if "rotary_base" in config:
-        theta, scaling = config["rotary_base"], config["rotary_scaling"]
-        rotary = {
-            "rope_theta": theta,
-            "rope_scaling": scaling,
-            "rope_parameters": {"rope_theta": theta, **(scaling or {"rope_type": "default"})},
-        }
-    fields = {
-        "architectures": [config["architecture"]],
-        "model_type": arch.model_type,
-        "dtype": config["dtype"],
-        "torch_dtype": config["dtype"],
-        "hidden_size": config["hidden_size"],
-        "intermediate_size": config["intermediate_size"],
-        "num_hidden_layers": config["num_hidden_layers"],
-        "num_attention_heads": config["num_attention_heads"],
-        "num_key_value_heads": config["num_key_value_heads"],
-        "head_dim": config["head_size"],
-        "vocab_size": config["vocab_size"],
-        "max_position_embeddings": config["max_position_embeddings"],
-        "hidden_act": config["hidden_act"],
-        "rms_norm_eps": config["norm_epsilon"],
-        **rotary,
-        "tie_word_embeddings": config["tie_word_embeddings"],
-        **arch.hf_fields(config),
-    }
-    return {key: value for key, value in fields.items() if key not in arch.hf_absent}
-
-
-def _layout(config: Mapping[str, Any], where: str) -> Layout:
-    arch = lookup(config["architecture"], where=where)
-    mapping, quantization = config["mapping"], config["quantization"]
-    if mapping.get("cp_size", 1) != 1:
-        raise TrtbuildError(
-            f"{where}: cp_size = {mapping['cp_size']}: context parallelism is not supported", hint=_HINT
-        )
-    parallel = Parallel(
-        mapping["tp_size"],
-        mapping["pp_size"],
-        moe_ep_size=mapping.get("moe_ep_size", 1),
-        vocab_embedding=config["use_parallel_embedding"],
-    )
-    dims = arch.read_dims(hf_config(config), config["architecture"], where)
-    parallel.check(dims)
-    return Layout(
-        arch,
-        dims,
-        parallel,
-        _scheme(quantization["quant_algo"], where),
-        _kv(quantization, where),
-        FROM_CONFIG[config["dtype"]],
-    )
-
-
-def _scheme(quant_algo: str | None, where: str) -> QuantScheme:
-    scheme = scheme_of_algo(quant_algo)
-    if scheme is None:
-        raise TrtbuildError(f"{where}: quant_algo {quant_algo!r} cannot be read by this version", hint=_HINT)
-    return scheme
-
-
-def _kv(quantization: Mapping[str, Any], where: str) -> KvCacheFormat | None:
-    algo = quantization["kv_cache_quant_algo"]
-    formats = {kv.quant_algo: kv for kv in KV_CACHE_FORMATS.values() if kv}
-    if algo is not None and algo not in formats:
-        raise TrtbuildError(f"{where}: kv_cache_quant_algo {algo!r} cannot be read by this version", hint=_HINT)
-    return formats[algo] if algo else None
 
 
 def _compare(file: Path, found: Mapping[str, TensorInfo], layout: Layout, rank: Rank) -> None:

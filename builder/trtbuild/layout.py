@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 from trtbuild.arch.rules import ArchSpec, Shape, View, WeightRule
@@ -16,8 +17,8 @@ from trtbuild.dims import ModelDims
 from trtbuild.dtypes import SIZES
 from trtbuild.parallel import Parallel, Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES, KvCacheFormat
-from trtbuild.quant.scheme import QuantScheme
-from trtbuild.shard import Cut, Replicate, Shard
+from trtbuild.quant.scheme import MODEL_DTYPE, Form, QuantScheme
+from trtbuild.shard import Cut, Replicate, Shard, SplitVocab, WholeVocab
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,10 @@ class Layout:
     """Everything that decides names, dtypes and shapes in the rank files.
 
     Attributes:
+        scheme: of all linears that no override names.
         dtype: safetensors dtype of unquantized tensors.
         kv_format: None when the KV cache keeps the model's dtype.
+        overrides: (pattern of Hugging Face modules, scheme), the first that matches counts.
     """
 
     arch: ArchSpec
@@ -126,6 +129,7 @@ class Layout:
     scheme: QuantScheme
     kv_format: KvCacheFormat | None
     dtype: str
+    overrides: tuple[tuple[str, QuantScheme], ...] = ()
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
@@ -153,23 +157,42 @@ class Layout:
                         target=rule.target.format(layer=local),
                         layer=layer if stage == "layer" else -1,
                         parts=tuple(_parts(rule, dims, layer)),
-                        shard=rule.shard if stage != "first" or parallel.vocab_embedding else Replicate(),
+                        shard=self._shard(rule),
                         pp_rank=pp_rank,
                     )
 
+    def _shard(self, rule: WeightRule) -> Shard:
+        if rule.stage != "first" or self.parallel.vocab_embedding:
+            return rule.shard
+        return WholeVocab() if isinstance(rule.shard, SplitVocab) else Replicate()
+
     def scheme_of(self, slot: Slot) -> QuantScheme | None:
         """Return the scheme of a slot's linear, None for a tensor that no scheme applies to."""
-        return self.scheme if slot.rule.quantizable else None
+        return self.scheme_for(slot.parts[0].module) if slot.rule.quantizable else None
+
+    def scheme_for(self, module: str) -> QuantScheme:
+        """Return the scheme of a quantizable linear by its Hugging Face name."""
+        return next((scheme for pattern, scheme in self.overrides if fnmatchcase(module, pattern)), self.scheme)
+
+    @property
+    def schemes(self) -> tuple[QuantScheme, ...]:
+        """All schemes that a linear may have, each once."""
+        return tuple(dict.fromkeys((self.scheme, *(scheme for _, scheme in self.overrides))))
+
+    def form_of(self, slot: Slot) -> Form | None:
+        """Return how a slot's linear lies in the rank files, None for a tensor that no scheme applies to."""
+        scheme = self.scheme_of(slot)
+        return scheme.ranks if scheme else None
 
     def is_quantized(self, slot: Slot) -> bool:
-        """Say whether the file holds codes of the scheme for this slot, instead of plain weights."""
-        return slot.rule.quantizable and self.scheme.weight_dtype is not None
+        """Say whether the file holds codes of a scheme for this slot, instead of plain weights."""
+        form = self.form_of(slot)
+        return form is not None and form.codec is not None
 
     def stored_dtype(self, slot: Slot) -> str:
         """Return the safetensors dtype of a slot's tensor."""
-        if self.is_quantized(slot) and self.scheme.weight_dtype:
-            return self.scheme.weight_dtype
-        return slot.rule.dtype or self.dtype
+        form = self.form_of(slot)
+        return form.dtype if form and form.codec else slot.rule.dtype or self.dtype
 
     def pieces(self, slot: Slot, tp_rank: int) -> list[Piece]:
         """Return what a tensor-parallel rank holds of each part, in the order of its tensor."""
@@ -187,7 +210,7 @@ class Layout:
         return list(dict.fromkeys(number for number in numbers if number is not None))
 
     def local_shape(self, slot: Slot, tp_rank: int) -> Shape:
-        """Return the shape of a rank's tensor: its pieces of all parts below one another, under an axis of experts if it has them."""
+        """Return the shape of a rank's tensor, before several weights are packed into one element: its pieces of all parts below one another, under an axis of experts if it has them."""
         pieces = self.pieces(slot, tp_rank)
         rows = sum(piece.cut.rows(slot.parts[piece.number].shape) for piece in pieces)
         first, shape = pieces[0].cut, slot.parts[pieces[0].number].shape
@@ -205,15 +228,25 @@ class Layout:
         """Return every tensor of a rank file."""
         return self._files[rank.index]
 
+    def _stored(self, slot: Slot, tp_rank: int) -> Iterator[StoredTensor]:
+        """Yield what a rank stores for a slot: the tensor, and its scales."""
+        shape, form = self.local_shape(slot, tp_rank), self.form_of(slot)
+        if form is None or form.codec is None:
+            yield StoredTensor(slot.target, self.stored_dtype(slot), shape)
+            return
+        (*experts, rows, columns), (packed_rows, packed_columns) = shape, form.codec.packing
+        yield StoredTensor(slot.target, form.dtype, (*experts, rows // packed_rows, columns // packed_columns))
+        for scale in form.scales:
+            axes = experts if scale.is_per_expert else ()
+            dtype = self.dtype if scale.dtype == MODEL_DTYPE else scale.dtype
+            own = scale.shape(rows, columns, form.codec.group_size)
+            yield StoredTensor(f"{slot.module}.{scale.suffix}", dtype, (*axes, *own))
+
     def _tensors(self, rank: Rank) -> Iterator[StoredTensor]:
         for slot in self.slots:
             if slot.pp_rank != rank.pp_rank:
                 continue
-            shape = self.local_shape(slot, rank.tp_rank)
-            yield StoredTensor(slot.target, self.stored_dtype(slot), shape)
-            for scale in self.scheme.scale_tensors if self.is_quantized(slot) else ():
-                axes = (shape[0],) if slot.rule.is_per_expert and scale.is_per_expert else ()
-                yield StoredTensor(f"{slot.module}.{scale.suffix}", scale.dtype, (*axes, *scale.shape))
+            yield from self._stored(slot, rank.tp_rank)
         for local in range(len(self.parallel.layers(self.dims.num_layers, rank.pp_rank)) if self.kv_format else 0):
             for name in KV_SCALE_NAMES:
                 yield StoredTensor(f"transformer.layers.{local}.attention.{name}", "F32", (1,))

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 #: Every quantization name of the command line; the value is the module that implements it, None while there is none.
 QUANTIZATIONS: dict[str, str | None] = {
-    "none": "trtbuild.quant.none:NoQuantization",
-    "fp8": "trtbuild.quant.fp8:Fp8",
-    "fp8_per_channel_per_token": None,
-    "fp8_block": None,
-    "int4_awq": None,
-    "int4_gptq": None,
-    "w4a8_awq": None,
-    "int8_smoothquant": None,
-    "int8_weight_only": "trtbuild.quant.weight_only:Int8WeightOnly",
-    "int4_weight_only": "trtbuild.quant.weight_only:Int4WeightOnly",
-    "nvfp4": None,
+    "none": "trtbuild.quant.schemes:none",
+    "fp8": "trtbuild.quant.schemes:fp8",
+    "fp8_per_channel_per_token": "trtbuild.quant.schemes:fp8_per_channel_per_token",
+    "fp8_block": "trtbuild.quant.schemes:fp8_block",
+    "int4_awq": "trtbuild.quant.schemes:int4_awq",
+    "int4_gptq": "trtbuild.quant.schemes:int4_gptq",
+    "int4_rtn": "trtbuild.quant.schemes:int4_rtn",
+    "w4a8_awq": "trtbuild.quant.schemes:w4a8_awq",
+    "int8_smoothquant": "trtbuild.quant.schemes:int8_smoothquant",
+    "int8_weight_only": "trtbuild.quant.schemes:int8_weight_only",
+    "int4_weight_only": "trtbuild.quant.schemes:int4_weight_only",
+    "nvfp4": "trtbuild.quant.schemes:nvfp4",
 }
 
 #: Every target; the value says whether this version implements it.
@@ -31,6 +32,10 @@ CALIBRATION_DTYPES = ("float32", "float16", "bfloat16")
 EMBEDDINGS = ("replicated", "vocab")
 #: Group sizes the INT4 kernels of TensorRT-LLM know (checkpoint specification 2.9).
 GROUP_SIZES = (64, 128)
+#: Schemes with groups of a size that can be chosen.
+GROUPED = ("int4_awq", "int4_gptq", "int4_rtn", "w4a8_awq")
+#: What the next layer is calibrated on: the outputs of the layer as it was, or as it is quantized.
+FEEDS = ("auto", "original", "quantized")
 
 
 def available(table: dict[str, str | None] | dict[str, bool]) -> list[str]:

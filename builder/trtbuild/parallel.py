@@ -32,12 +32,14 @@ class Parallel:
     Attributes:
         moe_ep_size: over how many groups of ranks the experts of a layer are dealt out; divides tp_size.
         vocab_embedding: whether the embedding is cut over the vocabulary instead of kept whole on every rank.
+        vocab_multiple: embedding and head get zero rows up to a multiple of it, before they are cut.
     """
 
     tp_size: int = 1
     pp_size: int = 1
     moe_ep_size: int = 1
     vocab_embedding: bool = False
+    vocab_multiple: int = 1
 
     def __post_init__(self) -> None:
         for name in ("tp_size", "pp_size", "moe_ep_size"):
@@ -58,6 +60,10 @@ class Parallel:
     def world_size(self) -> int:
         """Number of ranks."""
         return self.tp_size * self.pp_size
+
+    def padded_vocab(self, vocab_size: int) -> int:
+        """Return the rows of embedding and head together with the padding that does not come from cutting."""
+        return -(-vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     def ranks(self) -> Iterator[Rank]:
         """Yield all ranks in file order."""

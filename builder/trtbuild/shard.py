@@ -77,12 +77,21 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeVocab:
+    """Every rank holds all rows, zero-padded to a multiple of `vocab_multiple`."""
+
+    def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
+        """Return the whole of axis 0 and its padding."""
+        return Cut(0, 0, shape[0], parallel.padded_vocab(shape[0]) - shape[0])
+
+
+@dataclass(frozen=True, slots=True)
 class SplitVocab:
-    """Rows, zero-padded to a multiple of tp_size: ceil(rows / tp_size) on every rank."""
+    """Rows, zero-padded to a multiple of `vocab_multiple` and of tp_size: ceil(rows / tp_size) on every rank."""
 
     def cut(self, part: int, shape: tuple[int, ...], dims: ModelDims, parallel: Parallel, tp_rank: int) -> Cut:
         """Return the rank's rows; the last ranks may hold zero rows of padding."""
-        size = -(-shape[0] // parallel.tp_size)
+        size = -(-parallel.padded_vocab(shape[0]) // parallel.tp_size)
         start, stop = min(tp_rank * size, shape[0]), min((tp_rank + 1) * size, shape[0])
         return Cut(0, start, stop, size - (stop - start))
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.names import QUANTIZATIONS, TARGETS, available
+from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS, available
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -44,6 +44,9 @@ class Calibration(Section):
 
     file: str | None = Field(None, description="Text, JSONL or safetensors (input_ids); empty: the built-in texts.")
     dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="dtype of the calibration forward.")
+    feed: Literal["auto", "original", "quantized"] = Field(
+        "auto", description="Which layer's outputs the next layer is calibrated on; auto is what suits the scheme."
+    )
     max_samples: Positive = Field(64, description="At most this many samples are used.")
     max_length_tokens: Positive = Field(512, description="Longer samples are cut to this many tokens.")
 
@@ -53,10 +56,32 @@ class Quantization(Section):
 
     scheme: str = Field("none", description=f"One of: {', '.join(available(QUANTIZATIONS))}.")
     kv_cache: Literal["auto", "fp8", "int8"] = Field("auto", description="KV cache dtype; auto is the model's dtype.")
+    group_size: Literal[64, 128] | None = Field(
+        None, description="Inputs that share an INT4 scale; empty: 128 where the model allows it, else 64."
+    )
+    smoothquant_alpha: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="int8_smoothquant: how much of the range moves from inputs to weights."
+    )
+    act_order: bool = Field(False, description="int4_gptq: round the columns of large inputs first.")
+    exclude: tuple[str, ...] = Field(
+        (),
+        description="Patterns of Hugging Face modules that stay unquantized, e.g. '*.down_proj' or 'model.layers.1.*'.",
+    )
+    allow_unverified: bool = Field(
+        False, description="Write layouts that no loader is known to take, or only doubtfully."
+    )
     dequantize: bool = Field(
         False, description="Read a model that is quantized already as plain weights, with the error they have."
     )
     calibration: Calibration = Calibration()
+
+    @model_validator(mode="after")
+    def _group_size_needs_groups(self) -> Quantization:
+        if self.group_size is not None and self.scheme not in GROUPED:
+            raise ValueError(
+                f"group_size: scheme '{self.scheme}' has no groups of a chosen size; it applies to {', '.join(GROUPED)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _known_scheme(self) -> Quantization:

@@ -12,14 +12,16 @@ from trtbuild.arch.registry import ARCHITECTURES, lookup
 from trtbuild.arch.sized import SIZED_ONLY
 from trtbuild.convert.unified_plan import SERVED
 from trtbuild.names import QUANTIZATIONS, TARGETS, available
-from trtbuild.quant.unified import UNIFIED_FORMATS
+from trtbuild.quant.scheme import load_scheme
+from trtbuild.quant.unified import unified_schemes
 from trtbuild.reference.support import STATIC_BATCHES
 
+_RANKED = tuple(name for name in available(QUANTIZATIONS) if load_scheme(name).ranks)
 #: Target -> schemes its layout has a form for.
 _SCHEMES: dict[str, tuple[str, ...]] = {
-    "tensorrt": tuple(available(QUANTIZATIONS)),
-    "pytorch": tuple(name for name in available(QUANTIZATIONS) if name in UNIFIED_FORMATS),
-    "reference": tuple(available(QUANTIZATIONS)),
+    "tensorrt": _RANKED,
+    "pytorch": tuple(unified_schemes()),
+    "reference": _RANKED,
 }
 assert set(_SCHEMES) == set(TARGETS)
 

@@ -7,7 +7,7 @@ read too, as far as this version writes their algorithm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,14 @@ from trtbuild.dtypes import FROM_CONFIG
 from trtbuild.errors import TrtbuildError
 from trtbuild.layout import Layout
 from trtbuild.parallel import Parallel
+from trtbuild.quant.codecs.base import Scales
+from trtbuild.quant.inputs import InputRounding
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
-from trtbuild.quant.scheme import load_scheme
-from trtbuild.quant.unified import check_kv_cache, format_of_algo
+from trtbuild.quant.scheme import QuantScheme, Role, load_scheme, scheme_of_algo
+from trtbuild.quant.unified import check_kv_cache
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint, read_json
-from trtbuild.unified_layout import UnifiedLayout, UnifiedWeight
+from trtbuild.unified_layout import HEAD, UnifiedLayout, UnifiedWeight
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,15 +62,21 @@ class UnifiedCheckpoint:
         where = str(path / "config.json")
         architecture, arch = resolve(source.config, where=where)
         dims = arch.read_dims(source.config, architecture, where)
-        weight_algo, kv_algo = _algorithms(path, source.config)
+        declared = _declared(path, source.config)
         layout = Layout(
             arch=arch,
             dims=dims,
             parallel=Parallel(),
-            scheme=load_scheme(_scheme_of(weight_algo, path)),
-            kv_format=next((kv for kv in KV_CACHE_FORMATS.values() if kv and kv.quant_algo == kv_algo), None),
+            scheme=_scheme_of(declared, path),
+            kv_format=next(
+                (kv for kv in KV_CACHE_FORMATS.values() if kv and kv.quant_algo == declared.get("kv_cache_quant_algo")),
+                None,
+            ),
             dtype=FROM_CONFIG.get(dims.dtype, "F32"),
         )
+        plain = load_scheme("none")
+        excluded = {name: plain for name in declared.get("exclude_modules") or () if name != HEAD}
+        layout = replace(layout, overrides=tuple(excluded.items()))
         tensors = {name: info for name, info in source.tensors.items() if isinstance(info, TensorInfo)}
         checkpoint = cls(path, source.config, UnifiedLayout.of(layout), tensors)
         _compare(path, tensors, checkpoint.unified)
@@ -114,19 +122,26 @@ class UnifiedCheckpoint:
         """
         with TensorReader() as reader:
             for weight in self.unified.weights:
-                values = reader.read(self.tensors[weight.tensor.name])
-                if weight.scales:
-                    values = self.unified.form.decode(values, self.scales(weight, reader))
+                info = self.tensors[weight.tensor.name]
+                if weight.form is None:
+                    yield weight.tensor.name, reader.read(info)
+                    continue
+                values, _ = self.rows(weight, 0, weight.part.shape[0], self.constants(weight, reader), reader)
+                multiplier = self.constants(weight, reader).get("pre_quant")
+                if multiplier is not None:
+                    values *= multiplier
                 yield weight.tensor.name, values.T if weight.is_transposed else values
 
-    def activation_scales(self) -> dict[str, float]:
-        """Return Hugging Face module -> scale of its input (real = code * scale); empty for schemes without."""
+    def input_roundings(self) -> dict[str, InputRounding]:
+        """Return Hugging Face module -> how the kernel rounds its input; empty for schemes that do not."""
+        found: dict[str, InputRounding] = {}
         with TensorReader() as reader:
-            return {
-                weight.part.module: float(reader.read(self.tensors[name]).reshape(-1)[0])
-                for weight in self.unified.weights
-                if weight.scales and (name := f"{weight.part.module}.input_scale") in self.tensors
-            }
+            for slot in self.unified.layout.slots:
+                scheme = self.unified.layout.scheme_of(slot)
+                for weight in self.unified.by_slot[slot.layer, slot.target]:
+                    if weight.form and scheme and scheme.inputs:
+                        found[weight.part.module] = InputRounding.of(scheme.inputs, self.constants(weight, reader))
+        return found
 
     def kv_scales(self) -> list[float] | None:
         """Return per layer the larger of the factors of keys and values, or None when the cache is not quantized."""
@@ -138,13 +153,48 @@ class UnifiedCheckpoint:
                 for pair in self.unified.kv_scales
             ]
 
-    def scales(self, weight: UnifiedWeight, reader: TensorReader) -> dict[str, NDArray[Any]]:
-        """Return suffix -> scale tensor; empty for a weight that is not quantized."""
-        return {scale.name.rpartition(".")[2]: reader.read(self.tensors[scale.name]) for scale in weight.scales}
+    def constants(self, weight: UnifiedWeight, reader: TensorReader) -> dict[Role, NDArray[Any]]:
+        """Return role -> scale tensor, of those that do not come row by row: [] or [in], float32; empty for a plain weight."""
+        import numpy as np
+
+        stored = {tensor.name for tensor in weight.scales}
+        return {
+            scale.role: reader.read(self.tensors[name]).astype(np.float32)
+            for scale in (weight.form.scales if weight.form else ())
+            if scale.geometry in ("tensor", "columns") and (name := f"{weight.part.module}.{scale.suffix}") in stored
+        }
+
+    def rows(
+        self,
+        weight: UnifiedWeight,
+        first: int,
+        count: int,
+        constants: Mapping[Role, NDArray[Any]],
+        reader: TensorReader,
+    ) -> tuple[NDArray[Any], Scales]:
+        """Return the numbers that the codes of some rows of a quantized weight stand for, float32 [rows, in], and their scales."""
+        assert weight.form is not None
+        assert weight.form.codec is not None
+        codec = weight.form.codec
+        packed = codec.packing[0]
+        codes = reader.read_rows(self.tensors[weight.tensor.name], first // packed, (first + count) // packed)
+        scale_of = constants.get("weight")
+        for scale in weight.form.scales:
+            info = self.tensors.get(f"{weight.part.module}.{scale.suffix}")
+            if info is None or scale.role != "weight" or scale.geometry == "tensor":
+                continue
+            if scale.geometry == "blocks":
+                whole = reader.read(info)
+                side = codec.group_size
+                scale_of = whole[first // side : -(-(first + count) // side)] if whole.ndim else whole
+            else:
+                scale_of = reader.read_rows(info, first, first + count)
+        scales = Scales(scale_of, constants.get("second"))
+        return codec.decode(codes, scales), scales
 
 
-def _algorithms(path: Path, config: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return (quant_algo, kv_cache_quant_algo); both None for a folder that is not quantized.
+def _declared(path: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `quantization` object of hf_quant_config.json; empty for a folder that is not quantized.
 
     Raises:
         TrtbuildError: the two config files disagree, or it was quantized by something else than ModelOpt.
@@ -156,7 +206,7 @@ def _algorithms(path: Path, config: Mapping[str, Any]) -> tuple[str | None, str 
             raise TrtbuildError(
                 f"{path / 'config.json'} says quant_method {method!r}, and there is no {QUANT_CONFIG}", hint=_HINT
             )
-        return None, None
+        return {}
     block = read_json(path / QUANT_CONFIG).get("quantization")
     if not isinstance(block, Mapping):
         raise TrtbuildError(f"{path / QUANT_CONFIG} has no object 'quantization'", hint=_HINT)
@@ -166,16 +216,15 @@ def _algorithms(path: Path, config: Mapping[str, Any]) -> tuple[str | None, str 
             f"{path}: {QUANT_CONFIG} says quant_algo {found!r}, config.json {inline.get('quant_algo')!r}", hint=_HINT
         )
     check_kv_cache(block.get("kv_cache_quant_algo"))
-    return found, block.get("kv_cache_quant_algo")
+    return block
 
 
-def _scheme_of(quant_algo: str | None, path: Path) -> str:
-    form = format_of_algo(quant_algo)
-    if form is None:
-        raise TrtbuildError(
-            f"{path / QUANT_CONFIG}: quant_algo {quant_algo!r} cannot be read by this version", hint=_HINT
-        )
-    return form.scheme
+def _scheme_of(declared: Mapping[str, Any], path: Path) -> QuantScheme:
+    algo = declared.get("quant_algo")
+    scheme = scheme_of_algo(algo, layout="unified", group_size=declared.get("group_size") or 128)
+    if scheme is None:
+        raise TrtbuildError(f"{path / QUANT_CONFIG}: quant_algo {algo!r} cannot be read by this version", hint=_HINT)
+    return scheme
 
 
 def _compare(path: Path, found: Mapping[str, TensorInfo], unified: UnifiedLayout) -> None:

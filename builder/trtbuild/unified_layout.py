@@ -13,13 +13,14 @@ from functools import cached_property
 
 from trtbuild.arch.rules import transposed
 from trtbuild.layout import Layout, Part, Slot, StoredTensor
-from trtbuild.quant.unified import UnifiedFormat, check_kv_cache, unified_format
+from trtbuild.quant.scheme import MODEL_DTYPE, Form
+from trtbuild.quant.unified import check_kv_cache, unified_form
 
 #: Bytes of tensors in one file at most, as transformers cut for many years; a larger tensor is alone in its file.
 MAX_FILE_BYTES = 5 * 10**9
 SINGLE = "model.safetensors"
 #: The head is never quantized, whether it is stored or tied to the embedding.
-_HEAD = "lm_head"
+HEAD = "lm_head"
 #: The scales of a layer's KV cache, under the module that holds its attention (2.5).
 KV_SCALES = ("k_proj.k_scale", "v_proj.v_scale")
 _QKV = "attention.qkv.weight"
@@ -32,14 +33,22 @@ class UnifiedWeight:
     Attributes:
         part: the whole of the source, [out, in] if it is quantized.
         tensor: as stored.
-        scales: stored beside it; empty for a tensor that is not quantized.
+        scales: stored beside it, in the order of the form; empty for a tensor that is not quantized.
         is_transposed: the file holds [out, in], transformers wants [in, out] (Conv1D).
+        form: how it is quantized, None for a plain tensor.
+        folds: Hugging Face module of a linear whose input multiplier is folded into this norm, "" for other tensors.
+        offset: what a norm adds to its weight.
+        folded_into: Hugging Face name of the norm that carries the multiplier of this linear's input, "" when a tensor beside it does.
     """
 
     part: Part
     tensor: StoredTensor
     scales: tuple[StoredTensor, ...]
     is_transposed: bool
+    form: Form | None = None
+    folds: str = ""
+    offset: float = 0.0
+    folded_into: str = ""
 
     @property
     def tensors(self) -> tuple[StoredTensor, ...]:
@@ -53,12 +62,10 @@ class UnifiedLayout:
 
     Attributes:
         layout: the slots, dims and options; how it cuts over ranks is not used.
-        form: of the scheme.
         max_file_bytes: limit of one file.
     """
 
     layout: Layout
-    form: UnifiedFormat
     max_file_bytes: int = MAX_FILE_BYTES
 
     @classmethod
@@ -69,7 +76,14 @@ class UnifiedLayout:
             TrtbuildError: scheme or KV cache format have no form that the PyTorch backend loads.
         """
         check_kv_cache(layout.kv_format.quant_algo if layout.kv_format else None)
-        return cls(layout, unified_format(layout.scheme.name), max_file_bytes)
+        for scheme in layout.schemes:
+            unified_form(scheme)
+        return cls(layout, max_file_bytes)
+
+    @property
+    def form(self) -> Form:
+        """The form of all linears that no override names."""
+        return unified_form(self.layout.scheme)
 
     @cached_property
     def by_slot(self) -> dict[tuple[int, str], tuple[UnifiedWeight, ...]]:
@@ -135,27 +149,74 @@ class UnifiedLayout:
         plain = {
             weight.part.module
             for weight in self.weights
-            if not weight.scales and len(weight.tensor.shape) > 1 and weight.tensor.name.endswith(".weight")
+            if weight.form is None and len(weight.tensor.shape) > 1 and weight.tensor.name.endswith(".weight")
         }
-        return sorted({*plain, _HEAD})
+        return sorted({*plain, HEAD})
 
     def _weight(self, slot: Slot, source: str) -> UnifiedWeight:
         first = next(part for part in slot.parts if part.source == source)
         shape = first.source_shape
-        is_quantized = slot.rule.quantizable and self.form.weight_dtype is not None
-        is_transposed = is_quantized and first.view is not None and first.view.is_transposed
+        scheme = self.layout.scheme_of(slot)
+        form = scheme.unified if scheme and scheme.unified and scheme.unified.codec else None
+        if form is None:
+            folds = self._folded(slot)
+            return UnifiedWeight(
+                part=Part(source, shape, None, first.expert),
+                tensor=StoredTensor(source, self.layout.dtype, shape),
+                scales=(),
+                is_transposed=False,
+                folds=folds.parts[0].module if folds else "",
+                offset=slot.rule.offset,
+            )
+        is_transposed = first.view is not None and first.view.is_transposed
         if is_transposed:
             part = Part(source, shape[::-1], transposed(*shape[::-1]), first.expert)
         else:
             part = Part(source, shape, None, first.expert)
-        dtype = self.form.weight_dtype if is_quantized and self.form.weight_dtype else self.layout.dtype
-        scales = self.form.scale_tensors if is_quantized else ()
+        assert form.codec is not None
+        (rows, columns), (packed_rows, packed_columns) = part.shape, form.codec.packing
+        norm = self._norm_of(slot) if form.folds_norms else ""
         return UnifiedWeight(
             part=part,
-            tensor=StoredTensor(source, dtype, part.shape),
-            scales=tuple(StoredTensor(f"{part.module}.{scale.suffix}", scale.dtype, scale.shape) for scale in scales),
+            tensor=StoredTensor(source, form.dtype, (rows // packed_rows, columns // packed_columns)),
+            scales=tuple(
+                StoredTensor(
+                    f"{part.module}.{scale.suffix}",
+                    self.layout.dtype if scale.dtype == MODEL_DTYPE else scale.dtype,
+                    scale.shape(rows, columns, form.codec.group_size),
+                )
+                for scale in form.scales
+                if not (norm and scale.role == "pre_quant")
+            ),
             is_transposed=is_transposed,
+            form=form,
+            folded_into=norm,
         )
+
+    @cached_property
+    def _fed(self) -> dict[tuple[int, str], Slot]:
+        """(layer, scale group) -> the norm in front of it."""
+        return {(slot.layer, slot.rule.feeds): slot for slot in self.layout.slots if slot.rule.feeds}
+
+    @cached_property
+    def _grouped(self) -> dict[tuple[int, str], Slot]:
+        """(layer, scale group) -> its first slot."""
+        found: dict[tuple[int, str], Slot] = {}
+        for slot in self.layout.slots:
+            if slot.rule.quantizable:
+                found.setdefault((slot.layer, slot.rule.scale_group), slot)
+        return found
+
+    def _norm_of(self, slot: Slot) -> str:
+        """Return the Hugging Face name of the norm whose output a linear reads and nothing else does, "" when there is none."""
+        norm = self._fed.get((slot.layer, slot.rule.scale_group))
+        return norm.parts[0].source if norm else ""
+
+    def _folded(self, norm: Slot) -> Slot | None:
+        """Return a linear whose input multiplier is folded into a norm."""
+        slot = self._grouped.get((norm.layer, norm.rule.feeds)) if norm.rule.feeds else None
+        scheme = self.layout.scheme_of(slot) if slot else None
+        return slot if scheme and scheme.unified and scheme.unified.folds_norms else None
 
     def _stored_together(self) -> Iterator[tuple[StoredTensor, ...]]:
         for weight in self.weights:

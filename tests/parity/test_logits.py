@@ -198,7 +198,7 @@ def test_quantized_unified_folders_are_within_their_bounds_and_run(
     code, report, _ = cli("verify", tmp_path / "out", "--json")
     assert (code, json.loads(report)["findings"]) == (0, [])
     checkpoint = open_checkpoint(tmp_path / "out")
-    assert checkpoint.activation_scales() and len(checkpoint.kv_scales() or ()) == checkpoint.dims.num_layers
+    assert checkpoint.input_roundings() and len(checkpoint.kv_scales() or ()) == checkpoint.dims.num_layers
     with torch.no_grad():
         assert load_model(checkpoint)(torch.from_numpy(ids)).logits.isfinite().all()
 

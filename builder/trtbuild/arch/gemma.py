@@ -31,12 +31,18 @@ def _with_offset(rules: tuple[WeightRule, ...]) -> tuple[WeightRule, ...]:
     return tuple(replace(rule, offset=1.0) if rule.target.endswith(is_norm) else rule for rule in rules)
 
 
+#: Norm -> what its output feeds alone: after Gemma 1 the norm behind the attention is no longer the one in front of the MLP.
 _INTER_NORMS = tuple(
-    WeightRule(f"{LAYER}.{name}.weight", (f"{HF}.{name}.weight",), lambda d: ((d.hidden_size,),), Replicate())
-    for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+    WeightRule(
+        f"{LAYER}.{name}.weight", (f"{HF}.{name}.weight",), lambda d: ((d.hidden_size,),), Replicate(), feeds=feeds
+    )
+    for name, feeds in (("pre_feedforward_layernorm", "gate_up"), ("post_feedforward_layernorm", ""))
+)
+_SANDWICHED = tuple(
+    replace(rule, feeds="") if rule.target.endswith("post_layernorm.weight") else rule for rule in ATTENTION
 )
 _GEMMA1_RULES = _with_offset((*EMBEDDING, *ATTENTION, *MLP, *HEAD))
-_GEMMA2_RULES = _with_offset((*EMBEDDING, *ATTENTION, *_INTER_NORMS, *MLP, *HEAD))
+_GEMMA2_RULES = _with_offset((*EMBEDDING, *_SANDWICHED, *_INTER_NORMS, *MLP, *HEAD))
 
 
 def _read(config: Mapping[str, Any], architecture: str, where: str, rope: Rope, **family: Any) -> ModelDims:

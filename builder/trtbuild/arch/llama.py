@@ -32,7 +32,8 @@ EMBEDDING: tuple[WeightRule, ...] = (
 )  # fmt: skip
 ATTENTION: tuple[WeightRule, ...] = (
     WeightRule(
-        f"{LAYER}.input_layernorm.weight", (f"{HF}.input_layernorm.weight",), lambda d: ((d.hidden_size,),), Replicate()
+        f"{LAYER}.input_layernorm.weight", (f"{HF}.input_layernorm.weight",),
+        lambda d: ((d.hidden_size,),), Replicate(), feeds="qkv",
     ),
     WeightRule(
         f"{LAYER}.attention.qkv.weight", tuple(f"{name}.weight" for name in _QKV),
@@ -59,7 +60,8 @@ ATTENTION: tuple[WeightRule, ...] = (
         lambda d: ((d.hidden_size,),), Replicate(), when=lambda d: d.dense_bias,
     ),
     WeightRule(
-        f"{LAYER}.post_layernorm.weight", (f"{HF}.post_attention_layernorm.weight",), lambda d: ((d.hidden_size,),), Replicate()
+        f"{LAYER}.post_layernorm.weight", (f"{HF}.post_attention_layernorm.weight",),
+        lambda d: ((d.hidden_size,),), Replicate(), feeds="gate_up",
     ),
 )  # fmt: skip
 MLP: tuple[WeightRule, ...] = (

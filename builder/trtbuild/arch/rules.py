@@ -79,6 +79,7 @@ class WeightRule:
         views: dims -> where the rows of each part lie, None for parts that are whole source tensors.
         offset: is added to the values, in float32.
         dtype: safetensors dtype if it is not the model's.
+        feeds: of a norm: the scale group that its output goes to, and nothing else.
     """
 
     target: str
@@ -92,6 +93,7 @@ class WeightRule:
     views: Callable[[ModelDims], tuple[View, ...]] | None = None
     offset: float = 0.0
     dtype: str | None = None
+    feeds: str = ""
 
     @property
     def is_per_expert(self) -> bool:

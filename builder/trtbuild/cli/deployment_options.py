@@ -16,6 +16,7 @@ from trtbuild.names import (
     CALIBRATION_DTYPES,
     DTYPES,
     EMBEDDINGS,
+    FEEDS,
     GROUP_SIZES,
     KV_CACHE_DTYPES,
     QUANTIZATIONS,
@@ -34,6 +35,11 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "quantization": ("quantization", "scheme"),
     "kv_cache": ("quantization", "kv_cache"),
     "dequantize": ("quantization", "dequantize"),
+    "group_size": ("quantization", "group_size"),
+    "smoothquant_alpha": ("quantization", "smoothquant_alpha"),
+    "act_order": ("quantization", "act_order"),
+    "exclude": ("quantization", "exclude"),
+    "allow_unverified": ("quantization", "allow_unverified"),
     "dtype": ("model", "dtype"),
     "merge_lora": ("model", "merge_lora"),
     "tp": ("parallel", "tp_size"),
@@ -42,6 +48,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "embedding": ("parallel", "embedding"),
     "calibration": ("quantization", "calibration", "file"),
     "calibration_dtype": ("quantization", "calibration", "dtype"),
+    "calibration_feed": ("quantization", "calibration", "feed"),
 }
 _OPTIONS = (
     click.option("--quantization", type=click.Choice(list(QUANTIZATIONS)), help=f"Weights and activations. Available: {', '.join(available(QUANTIZATIONS))}."),
@@ -53,10 +60,14 @@ _OPTIONS = (
     click.option("--pp", type=click.IntRange(min=1), metavar="N", help="Pipeline parallel size."),
     click.option("--ep", type=click.IntRange(min=1), metavar="N", help="Expert parallel size (models with experts only)."),
     click.option("--embedding", type=click.Choice(EMBEDDINGS), help="Keep the embedding whole on each rank, or cut it over the vocabulary."),
-    click.option("--group-size", type=click.Choice(list(map(str, GROUP_SIZES))), help="Group length of group-wise INT4 schemes."),
+    click.option("--group-size", type=click.Choice(list(map(str, GROUP_SIZES))), help="Inputs that share an INT4 scale; default: 128 where the model allows it, else 64."),
+    click.option("--smoothquant-alpha", type=click.FloatRange(0, 1), metavar="A", help="int8_smoothquant: share of the range that moves from inputs to weights; default 0.5."),
+    click.option("--act-order", is_flag=True, default=None, help="int4_gptq: round the columns of large inputs first."),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these Hugging Face modules unquantized, e.g. '*.down_proj'; may be given several times."),
     click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE", help="Text, JSONL or safetensors (input_ids) to calibrate on; default: built-in texts."),
     click.option("--calibration-dtype", type=click.Choice(CALIBRATION_DTYPES), help="dtype of the calibration forward; default float32."),
-    click.option("--allow-unverified", is_flag=True, help="Allow layouts that the specification marks as unsettled (none in this version)."),
+    click.option("--calibration-feed", type=click.Choice(FEEDS), help="Calibrate each layer on the outputs of the layer before as it was, or as it is quantized."),
+    click.option("--allow-unverified", is_flag=True, default=None, help="Write layouts that no loader is known to take, or only doubtfully."),
 )  # fmt: skip
 
 
@@ -81,18 +92,16 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
     """
     from trtbuild import spec
 
-    given.pop("allow_unverified", None)
     scheme = given.get("quantization")
     if scheme is not None and QUANTIZATIONS[scheme] is None:
         raise UsageError(
             f"quantization '{scheme}' is not available in this version",
             hint=f"available: {', '.join(available(QUANTIZATIONS))}",
         )
-    if given.pop("group_size", None) is not None:
-        raise UsageError(
-            f"--group-size: scheme '{scheme or 'none'}' has no groups",
-            hint="it applies to int4_awq, int4_gptq and w4a8_awq",
-        )
+    if given.get("group_size") is not None:
+        given["group_size"] = int(given["group_size"])
+    if not given.get("exclude"):
+        given.pop("exclude", None)
     if (source / "trtbuild.yaml").is_file() and not (source / "config.json").is_file():
         source = source / "trtbuild.yaml"
     if source.is_dir():

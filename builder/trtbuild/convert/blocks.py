@@ -55,6 +55,7 @@ class BlockSource:
         parts: everything that will be asked for.
         block_bytes: source bytes of one row block.
         cache_bytes: source bytes that may be kept.
+        row_step: blocks begin at multiples of so many rows.
     """
 
     def __init__(
@@ -65,15 +66,22 @@ class BlockSource:
         *,
         block_bytes: int,
         cache_bytes: int,
+        row_step: int = 1,
     ) -> None:
         self._tensors = tensors
         self._reader = reader
         self._block_bytes = block_bytes
+        self._row_step = row_step
         self._kept: dict[Part, list[tuple[int, NDArray[Any]]]] = {}
         self._may_keep = sum(math.prod(part.shape) * SIZES[tensors[part.source].dtype] for part in parts) <= cache_bytes
         self._peaks: dict[Part, float] = {}
         #: Part -> SHA-256 of its rows, of all parts that were gone through.
         self.digests: dict[Part, str] = {}
+
+    @property
+    def reader(self) -> TensorReader:
+        """What the parts are read with."""
+        return self._reader
 
     def dtype(self, part: Part) -> str:
         """Return the safetensors dtype of a part's blocks."""
@@ -116,11 +124,11 @@ class BlockSource:
         view = part.view
         if view is not None and view.is_transposed:
             column_bytes = max(tensor.shape[0] * SIZES[tensor.dtype], 1)
-            step = max(self._block_bytes * _TRANSPOSED_BLOCKS // column_bytes, 1)
+            step = self._whole_steps(self._block_bytes * _TRANSPOSED_BLOCKS // column_bytes)
             for start in range(0, rows, step):
                 yield start, self._columns(tensor, view.start + start, view.start + min(start + step, rows), row_bytes)
             return
-        step = max(self._block_bytes // row_bytes, 1)
+        step = self._whole_steps(self._block_bytes // row_bytes)
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             if view is None:
@@ -128,6 +136,9 @@ class BlockSource:
             else:
                 pieces = [tensor.read_rows(self._reader, *span) for span in view.ranges(start, stop)]
                 yield start, pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _whole_steps(self, rows: int) -> int:
+        return max(rows // self._row_step, 1) * self._row_step
 
     def _columns(self, tensor: SourceTensor, start: int, stop: int, row_bytes: int) -> NDArray[Any]:
         """Return columns [start, stop) of a source as rows; memory: those columns and one block."""

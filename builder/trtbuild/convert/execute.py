@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Protocol
 
 from trtbuild.convert.blocks import BlockSource
+from trtbuild.convert.encoding import Knowledge
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.rank_files import ConversionResult, RankSink
 from trtbuild.layout import Part, Slot
+from trtbuild.quant.recipes import Recipes
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.safetensors_file import TensorReader
 
@@ -102,6 +104,7 @@ def execute(
     *,
     stats: CalibrationStats | None,
     advance: Callable[[int], None],
+    recipes: Recipes | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ConversionResult:
     """Write all rank files of a plan into a folder; what an interrupted run of the same plan finished there is kept.
@@ -111,12 +114,13 @@ def execute(
         folder: where to; empty, or left by an interrupted run of the same plan.
         stats: calibrated ranges; needed when `plan.needs_calibration`.
         advance: called with the source bytes that were just finished.
+        recipes: what calibration decided about single linears.
         memory_bytes: what may be used above the interpreter.
 
     Raises:
         TrtbuildError: a weight is not finite, does not fit the dtype, or cannot be read.
     """
-    with RankSink(plan, folder, stats) as sink:
+    with RankSink(Knowledge(plan, stats, recipes or Recipes()), folder) as sink:
         run_sinks(plan, [sink], advance=advance, memory_bytes=memory_bytes)
         return sink.finish()
 
@@ -176,7 +180,7 @@ class _Work:
             return
         source = BlockSource(
             self._plan.source.tensors, self._reader, list(dict.fromkeys(part for sink in pending for part in wanted[id(sink)])),
-            block_bytes=self._budget.block_bytes, cache_bytes=self._budget.cache_bytes,
+            block_bytes=self._budget.block_bytes, cache_bytes=self._budget.cache_bytes, row_step=self._plan.row_step(group[0]),
         )  # fmt: skip
         for sink in pending:
             sink.write(group, source, check=self._check_stopped, advance=self._report)

@@ -15,16 +15,18 @@ from typing import Any
 
 from trtbuild.arch.registry import resolve
 from trtbuild.arch.rules import ArchSpec
+from trtbuild.convert.fit import check_fit, choose_group_size, unmatched
 from trtbuild.convert.opening import KnownRanges, OpenedSource
 from trtbuild.dims import ModelDims
 from trtbuild.dtypes import FLOATS, FROM_CONFIG, SIZES, TO_CONFIG
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.layout import Layout, Part
-from trtbuild.names import QUANTIZATIONS, available
+from trtbuild.layout import Layout, Part, Slot
+from trtbuild.names import GROUP_SIZES, GROUPED, QUANTIZATIONS, available
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
-from trtbuild.quant.scheme import load_scheme
+from trtbuild.quant.scheme import SchemeOptions, load_scheme
 from trtbuild.quant.stats import CalibrationStats
+from trtbuild.rank_config import rank_quantization
 from trtbuild.rope import Rope
 from trtbuild.safetensors_file import SourceTensor
 from trtbuild.source import SourceCheckpoint
@@ -33,12 +35,30 @@ from trtbuild.spec import require_target
 
 @dataclass(frozen=True, slots=True)
 class ConversionOptions:
-    """What the user asked for; names as on the command line."""
+    """What the user asked for; names as on the command line.
+
+    Attributes:
+        group_size: of the schemes with groups; None: the larger one that fits.
+        exclude: patterns of Hugging Face modules that stay unquantized.
+        layouts: what will be written: "ranks", "unified" or both.
+        serving_tp_size: how the server will cut a unified folder.
+    """
 
     quantization: str = "none"
     kv_cache: str = "auto"
     dtype: str = "auto"
     parallel: Parallel = field(default_factory=Parallel)
+    group_size: int | None = None
+    smoothquant_alpha: float = 0.5
+    act_order: bool = False
+    exclude: tuple[str, ...] = ()
+    allow_unverified: bool = False
+    layouts: tuple[str, ...] = ("ranks",)
+    serving_tp_size: int = 1
+
+    def scheme_options(self, group_size: int) -> SchemeOptions:
+        """Return what the scheme is made with."""
+        return SchemeOptions(group_size, self.smoothquant_alpha, self.act_order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +83,23 @@ class ConversionPlan:
     @property
     def needs_calibration(self) -> bool:
         """Whether the model must be run on sample texts first."""
-        needed = self.layout.scheme.needs_activations or self.layout.kv_format is not None
-        return needed and self.known_stats is None
+        return self.needs_search or (self._needs_ranges and self.known_stats is None)
+
+    @property
+    def needs_search(self) -> bool:
+        """Whether recipes must be found on sample texts."""
+        return any(scheme.search for scheme in self.layout.schemes)
+
+    @property
+    def _needs_ranges(self) -> bool:
+        schemes = self.layout.schemes
+        return any(scheme.needs_activations for scheme in schemes) or self.layout.kv_format is not None
+
+    def row_step(self, slot: Slot) -> int:
+        """Return the multiple of rows at which blocks of a slot's parts must begin."""
+        scheme = self.layout.scheme_of(slot)
+        forms = (scheme.ranks, scheme.unified) if scheme else ()
+        return math.lcm(*(form.codec.row_step for form in forms if form and form.codec))
 
     @property
     def known_stats(self) -> CalibrationStats | None:
@@ -102,7 +137,7 @@ class ConversionPlan:
             "hidden_size": dims.hidden_size,
             "head_size": dims.head_dim,
             "intermediate_size": dims.intermediate_size,
-            "vocab_size": dims.vocab_size,
+            "vocab_size": parallel.padded_vocab(dims.vocab_size),
             "max_position_embeddings": dims.max_position_embeddings,
             "hidden_act": dims.hidden_act,
             "norm_epsilon": dims.norm_epsilon,
@@ -122,9 +157,10 @@ class ConversionPlan:
                 ),
             },
             "quantization": {
-                **layout.scheme.config(),
+                **rank_quantization(layout),
                 "kv_cache_quant_algo": layout.kv_format.quant_algo if layout.kv_format else None,
             },
+            **({"trtbuild": {"vocab_size": dims.vocab_size}} if parallel.vocab_multiple > 1 else {}),
         }
 
     def to_json(self, *, tensors: bool) -> dict[str, Any]:
@@ -186,15 +222,21 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
         )
     parallel = _parallel(options.parallel, arch, dims)
     source = replace(source, tensors=_canonical(source, arch))
+    excluded = load_scheme("none")
     layout = Layout(
         arch=arch,
         dims=dims,
         parallel=parallel,
-        scheme=load_scheme(options.quantization),
+        scheme=load_scheme(options.quantization, options.scheme_options(options.group_size or GROUP_SIZES[-1])),
         kv_format=KV_CACHE_FORMATS[options.kv_cache],
         dtype=_dtype(options.dtype, dims, source),
+        overrides=tuple((pattern, excluded) for pattern in options.exclude),
     )
+    layout = choose_group_size(layout, options)
+    vocab_multiple = max((each.ranks.vocab_multiple for each in layout.schemes if each.ranks), default=1)
+    layout = replace(layout, parallel=replace(parallel, vocab_multiple=vocab_multiple))
     _check_tensors(source, layout)
+    check_fit(layout, options)
     if layers is not None:
         layout = _first_layers(layout, layers)
     return ConversionPlan(source, layout, options, (*opened.notes, *_warnings(layout, options)), opened.known)
@@ -251,17 +293,25 @@ def _canonical(source: SourceCheckpoint, arch: ArchSpec) -> dict[str, SourceTens
 
 def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     """Say what will be done beyond what was asked, and what the kernels may not take."""
+    for pattern in unmatched(layout, options.exclude):
+        yield f"--exclude {pattern} matches no linear of {layout.dims.architecture}"
+    if layout.scheme.group_size and options.group_size is None and layout.scheme.name in GROUPED:
+        yield f"the group size is {layout.scheme.group_size}: the largest that fits this model at tp={layout.parallel.tp_size}"
     heads, vocab, tp_size = layout.dims.num_kv_heads, layout.dims.vocab_size, layout.parallel.tp_size
     for slot in layout.slots:
-        if slot.rule.quantizable and slot.layer == 0:
-            yield from layout.scheme.warnings(slot.module, layout.local_shape(slot, 0)[-2:])
+        scheme = layout.scheme_of(slot)
+        if scheme and slot.layer == 0:
+            yield from scheme.warnings(slot.module, layout.local_shape(slot, 0)[-2:])
     if layout.parallel.vocab_embedding and not options.parallel.vocab_embedding:
         yield f"the embedding is cut over the vocabulary: {layout.dims.architecture} needs that with tp={tp_size}"
     if layout.arch.unverified and tp_size > 1:
         yield f"unverified: {layout.arch.unverified}"
     if heads < tp_size:
         yield f"each of the {heads} kv heads is held by {tp_size // heads} ranks, since tp={tp_size}"
-    if vocab % tp_size:
+    if layout.parallel.vocab_multiple > 1 and vocab % layout.parallel.vocab_multiple:
+        padded = layout.parallel.padded_vocab(vocab)
+        yield f"the vocabulary of {vocab} is padded with zero rows to {padded}, as for every AWQ model"
+    elif vocab % tp_size:
         yield f"the vocabulary of {vocab} is padded with zero rows to {-(-vocab // tp_size) * tp_size}, since tp={tp_size}"
     if layout.kv_format and layout.kv_format.floor >= 1:
         yield f"KV cache scales are not written below {layout.kv_format.floor} (the loader's recommended practice)"

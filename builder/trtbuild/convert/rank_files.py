@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 from trtbuild import __version__
 from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.cast import cast, tabled
+from trtbuild.convert.cast import cast
+from trtbuild.convert.encoding import Knowledge, LinearCoding, encoder, group_codings
 from trtbuild.convert.journal import INPUTS, Journal
-from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.writer import RankWriter
+from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Part, Slot
+from trtbuild.parallel import Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES
-from trtbuild.quant.stats import CalibrationStats
+from trtbuild.quant.scheme import Form
+from trtbuild.shard import Cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,13 @@ class RankSink:
     """The rank files of one folder under construction.
 
     Args:
-        plan: what is written.
+        knowledge: the plan, and what is known about its linears.
         folder: where to; empty, or left by an interrupted run of the same plan.
-        stats: calibrated ranges; needed when `plan.needs_calibration`.
     """
 
-    def __init__(self, plan: ConversionPlan, folder: Path, stats: CalibrationStats | None) -> None:
-        self._plan, self._layout, self._stats = plan, plan.layout, stats
+    def __init__(self, knowledge: Knowledge, folder: Path) -> None:
+        plan = knowledge.plan
+        self._knowledge, self._plan, self._layout, self._stats = knowledge, plan, plan.layout, knowledge.stats
         self._folder = folder
         self._writers: list[RankWriter] = []
         with ExitStack() as stack:
@@ -97,10 +100,18 @@ class RankSink:
         self, group: Sequence[Slot], source: BlockSource, *, check: Callable[[], None], advance: Callable[[int], None]
     ) -> None:
         """Write the tensors of a group to all ranks; see `execute.Sink`."""
-        scales = self._scales(group, source, check) if self._layout.is_quantized(group[0]) else {}
+        codings: Mapping[int | None, LinearCoding] = {}
+        form = self._layout.form_of(group[0])
+        if form is not None and form.codec is not None:
+            scheme = self._layout.scheme_of(group[0])
+            limit = scheme.inputs.limit if scheme and scheme.inputs else 0.0
+            multiplier = self._knowledge.multiplier([group[0].parts[0].module], source.reader)
+            codings = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
         for slot in group:
-            self._write_scales(slot, scales)
-            self._write_weight(slot, source, scales, check, advance)
+            if form is not None and codings:
+                self._write_constants(slot, form, codings)
+            for number in range(len(slot.parts)):
+                self._write_part(slot, number, source, codings, check, advance)
         inputs = {part.label: source.digests[part] for part in self.parts(group)}
         self._inputs.update(inputs)
         self._journal.add(
@@ -124,95 +135,89 @@ class RankSink:
                 shutil.copyfile(file, self._folder / TOKENIZER_FOLDER / file.name)
         config = {**self._plan.config(), "producer": {"name": "trtbuild", "version": __version__}}
         if self._layout.kv_format:
-            config["trtbuild"] = {"kv_cache_scale_floor": self._layout.kv_format.floor}
+            config["trtbuild"] = {**config.get("trtbuild", {}), "kv_cache_scale_floor": self._layout.kv_format.floor}
         (self._folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def _names(self, group: Sequence[Slot]) -> list[tuple[int, str]]:
-        return [(rank.index, name) for slot in group for rank, name in self._stored(slot)]
+        return [stored for slot in group for stored in self._stored(slot)]
 
-    def _stored(self, slot: Slot) -> Iterator[tuple[Any, str]]:
+    def _ranks(self, slot: Slot) -> list[Rank]:
+        return [rank for rank in self._layout.parallel.ranks() if rank.pp_rank == slot.pp_rank]
+
+    def _stored(self, slot: Slot) -> Iterator[tuple[int, str]]:
         """Yield (rank, tensor name) of everything that is written for a slot."""
-        suffixes = (
-            [scale.suffix for scale in self._layout.scheme.scale_tensors] if self._layout.is_quantized(slot) else []
-        )
-        for rank in self._layout.parallel.ranks():
-            if rank.pp_rank == slot.pp_rank:
-                yield rank, slot.target
-                for suffix in suffixes:
-                    yield rank, f"{slot.module}.{suffix}"
+        form = self._layout.form_of(slot)
+        suffixes = [scale.suffix for scale in form.scales] if form else []
+        for rank in self._ranks(slot):
+            yield rank.index, slot.target
+            for suffix in suffixes:
+                yield rank.index, f"{slot.module}.{suffix}"
 
-    def _scales(
-        self, group: Sequence[Slot], source: BlockSource, check: Callable[[], None]
-    ) -> dict[int | None, dict[str, NDArray[Any]]]:
-        """Return the scale tensors of a group, by expert; None is the key outside of experts."""
-        scheme, stats = self._layout.scheme, self._stats
-        parts = [part for slot in group for part in slot.parts]
-        input_amax = None
-        if scheme.needs_activations:
-            assert stats is not None
-            input_amax = stats.group_input_amax([part.module for part in parts])
-        weight_amax: dict[int | None, float] = {}
-        for part in parts:
-            check()
-            known = self._plan.known.weight_amax.get(part.module) if self._plan.known else None
-            amax = source.amax(part) if known is None else known  # codes are kept only if their scale is
-            weight_amax[part.expert] = max(weight_amax.get(part.expert, 0.0), amax)
-        return {expert: scheme.scales(weight_amax=amax, input_amax=input_amax) for expert, amax in weight_amax.items()}
+    def _write_constants(self, slot: Slot, form: Form, codings: Mapping[int | None, LinearCoding]) -> None:
+        """Write the scale tensors that do not come row by row."""
+        columns = slot.parts[0].shape[1]
+        for rank in self._ranks(slot):
+            experts: list[int | None] = [*self._layout.local_experts(slot, rank.tp_rank)] or [None]
+            cut = self._layout.pieces(slot, rank.tp_rank)[0].cut
+            for scale in form.scales:
+                if scale.geometry not in ("tensor", "columns"):
+                    continue
+                own = [
+                    codings[expert].constant(scale.role, columns, self._layout.dtype)
+                    for expert in (experts if scale.is_per_expert else experts[:1])
+                ]
+                if scale.geometry == "columns" and cut.axis:
+                    own = [values[cut.start : cut.stop] for values in own]
+                self._writers[rank.index].append(f"{slot.module}.{scale.suffix}", np.stack(own))
 
-    def _write_scales(self, slot: Slot, scales: dict[int | None, dict[str, NDArray[Any]]]) -> None:
-        if not scales:
-            return
-        for rank in self._layout.parallel.ranks():
-            if rank.pp_rank != slot.pp_rank:
-                continue
-            experts = self._layout.local_experts(slot, rank.tp_rank)
-            for scale in self._layout.scheme.scale_tensors:
-                first = scales[experts[0] if experts else None][scale.suffix]
-                if experts and scale.is_per_expert:
-                    first = np.stack([scales[expert][scale.suffix] for expert in experts])
-                self._writers[rank.index].append(f"{slot.module}.{scale.suffix}", first)
-
-    def _write_weight(
+    def _write_part(
         self,
         slot: Slot,
+        number: int,
         source: BlockSource,
-        scales: dict[int | None, dict[str, NDArray[Any]]],
+        codings: Mapping[int | None, LinearCoding],
         check: Callable[[], None],
         advance: Callable[[int], None],
     ) -> None:
-        layout = self._layout
-        held = [
-            (self._writers[rank.index], {piece.number: piece.cut for piece in layout.pieces(slot, rank.tp_rank)})
-            for rank in layout.parallel.ranks()
-            if rank.pp_rank == slot.pp_rank
-        ]
-        for number, part in enumerate(slot.parts):
-            cuts = [(writer, cut[number]) for writer, cut in held if number in cut]
-            encode = self._encoder(slot, part, source.dtype(part), scales)
-            for start, block in source.blocks(part):
-                check()
-                encoded = encode(block)
+        part, cuts = slot.parts[number], list(self._cuts(slot, number))
+        form = self._layout.form_of(slot) if codings else None
+        if form is None:
+            convert = self._plain(slot, part, source.dtype(part))
+        else:
+            encode = encoder(form, part, codings[part.expert], self._knowledge, source.reader, source.dtype(part))
+        for start, block in source.blocks(part):
+            check()
+            if form is None:
                 for writer, cut in cuts:
-                    if cut.axis:
-                        writer.append(slot.target, encoded[:, cut.start : cut.stop])
-                    elif start < cut.stop and cut.start < start + len(block):
-                        writer.append(slot.target, encoded[max(cut.start - start, 0) : cut.stop - start])
-                advance(block.nbytes)
-            for writer, cut in cuts:
-                writer.pad_rows(slot.target, cut.pad)
+                    _append(writer, slot.target, convert(block), cut, start, len(block), (1, 1))
+            else:
+                assert form.codec is not None
+                codes, scales = encode(block, start)
+                for writer, cut in cuts:
+                    stored = codes.view(numpy_dtype(form.dtype))
+                    _append(writer, slot.target, stored, cut, start, len(block), form.codec.packing)
+                    for scale in form.scales:
+                        if scale.geometry in ("rows", "groups"):
+                            assert scales.weight is not None
+                            name, group = f"{slot.module}.{scale.suffix}", form.codec.group_size or 1
+                            _append(writer, name, scales.weight, cut, start, len(block), (1, group))
+            advance(block.nbytes)
+        for writer, cut in cuts:
+            writer.pad_rows(slot.target, cut.pad)
 
-    def _encoder(
-        self, slot: Slot, part: Part, source_dtype: str, scales: dict[int | None, dict[str, NDArray[Any]]]
-    ) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """Return what turns a block of a part into what is stored of it."""
-        dtype = self._layout.stored_dtype(slot)
-        if not scales:
-            offset = slot.rule.offset
-            if source_dtype == dtype and not offset:
-                return lambda block: block
-            return lambda block: cast(block, part, dtype, offset)
-        scheme, own = self._layout.scheme, scales[part.expert]
-        return tabled(lambda block: scheme.encode(block, own), part, source_dtype, is_elementwise=scheme.is_elementwise)
+    def _cuts(self, slot: Slot, number: int) -> Iterator[tuple[RankWriter, Cut]]:
+        """Yield what each rank holds of a part."""
+        for rank in self._ranks(slot):
+            for piece in self._layout.pieces(slot, rank.tp_rank):
+                if piece.number == number:
+                    yield self._writers[rank.index], piece.cut
+
+    def _plain(self, slot: Slot, part: Part, source_dtype: str) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """Return what turns a block of a part into what is stored of it, unquantized."""
+        dtype, offset = self._layout.stored_dtype(slot), slot.rule.offset
+        if source_dtype == dtype and not offset:
+            return lambda block: block
+        return lambda block: cast(block, part, dtype, offset)
 
     def _write_kv_scales(self) -> tuple[float, ...]:
         parallel, kv_format, stats = self._layout.parallel, self._layout.kv_format, self._stats
@@ -230,3 +235,30 @@ class RankSink:
                 if rank.tp_rank == 0:
                     written.append(values[0])
         return tuple(written)
+
+
+def _append(
+    writer: RankWriter,
+    name: str,
+    values: NDArray[Any],
+    cut: Cut,
+    start: int,
+    count: int,
+    packing: tuple[int, int],
+) -> None:
+    """Append to a rank's tensor what it holds of some rows of a part.
+
+    Args:
+        writer: of the rank.
+        name: of the tensor.
+        values: rows [start, start + count) of the part, packed.
+        cut: what the rank holds, in weights.
+        start: first row.
+        count: number of rows.
+        packing: weights of an element of `values`, along rows and columns.
+    """
+    rows, columns = packing
+    if cut.axis:
+        writer.append(name, values[:, cut.start // columns : cut.stop // columns] if values.ndim > 1 else values)
+    elif start < cut.stop and cut.start < start + count:
+        writer.append(name, values[max(cut.start - start, 0) // rows : (min(cut.stop, start + count) - start) // rows])

@@ -23,12 +23,15 @@ from trtbuild.names import LAYOUTS
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples, load_samples
+from trtbuild.quant.recipes import Recipes
+from trtbuild.quant.scheme import default_feed
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_layout import UnifiedLayout
 
 if TYPE_CHECKING:
+    from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.rank_files import RankSink
     from trtbuild.convert.unified import UnifiedSink
 
@@ -38,11 +41,12 @@ logger = logging.getLogger(__name__)
 _CALIBRATION = "calibration.json"
 
 
-def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> ConversionPlan:
+def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: Sequence[str] = ()) -> ConversionPlan:
     """Plan the conversion of a deployment; reads headers only.
 
     Args:
         deployment: what to convert.
+        also: layouts that will be written from the same read.
         layers: convert only so many layers, for trials.
 
     Raises:
@@ -66,6 +70,13 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None) -> Con
             moe_ep_size=parallel.ep_size,
             vocab_embedding=parallel.embedding == "vocab",
         ),
+        group_size=quantization.group_size,
+        smoothquant_alpha=quantization.smoothquant_alpha,
+        act_order=quantization.act_order,
+        exclude=quantization.exclude,
+        allow_unverified=quantization.allow_unverified,
+        layouts=tuple(dict.fromkeys((LAYOUTS[deployment.target], *also))),
+        serving_tp_size=parallel.tp_size,
     )
     plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
@@ -95,7 +106,7 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
         TrtbuildError: the model cannot be converted like this for one of the targets.
     """
     first = next((each for each in deployments if LAYOUTS[each.target] == "ranks"), deployments[0])
-    plan = plan_deployment(first, layers=layers)
+    plan = plan_deployment(first, layers=layers, also=[LAYOUTS[each.target] for each in deployments])
     extra: list[str] = []
     for deployment in deployments:
         if LAYOUTS[deployment.target] != LAYOUTS[first.target]:
@@ -167,13 +178,15 @@ def convert_all(
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
         stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, memory_bytes=memory_bytes, quiet=quiet)
+    from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks
 
+    knowledge = Knowledge(plan, stats, Recipes.open(kept.with_suffix("")))
     start = time.perf_counter()
     with ExitStack() as stack:
         sinks: list[RankSink | UnifiedSink] = []
         for deployment, folder in places:
-            sinks.append(_sink(plan, deployment, folder, stats))
+            sinks.append(_sink(knowledge, deployment, folder))
             stack.enter_context(sinks[-1])
         with progress("converting", sum(sink.read_bytes for sink in sinks), quiet=quiet) as advance:
             run_sinks(plan, sinks, advance=advance, memory_bytes=memory_bytes)
@@ -213,16 +226,14 @@ def convert_all(
     return manifests
 
 
-def _sink(
-    plan: ConversionPlan, deployment: Deployment, folder: Path, stats: CalibrationStats | None
-) -> RankSink | UnifiedSink:
-    """Open what writes a target's tensors; numpy is needed from here on only."""
+def _sink(knowledge: Knowledge, deployment: Deployment, folder: Path) -> RankSink | UnifiedSink:
+    """Open what writes a target's tensors."""
     from trtbuild.convert.rank_files import RankSink
     from trtbuild.convert.unified import UnifiedSink
 
     if LAYOUTS[deployment.target] == "unified":
-        return UnifiedSink(plan, UnifiedLayout.of(plan.layout), folder, stats)
-    return RankSink(plan, folder, stats)
+        return UnifiedSink(knowledge, UnifiedLayout.of(knowledge.plan.layout), folder)
+    return RankSink(knowledge, folder)
 
 
 def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str], *, quiet: bool) -> None:
@@ -284,6 +295,7 @@ def _calibrate(
     from trtbuild.quant.calibrate.forward import calibrate
 
     settings = deployment.quantization.calibration
+    feed = default_feed(plan.layout.schemes) if settings.feed == "auto" else settings.feed
     start = time.perf_counter()
     samples = load_samples(
         plan.source,
@@ -301,7 +313,13 @@ def _calibrate(
     )
     with progress("calibrating", samples.tokens * plan.dims.num_layers, quiet=quiet, unit="tokens") as advance:
         stats = calibrate(
-            plan, samples, dtype=settings.dtype, folder=folder, memory_bytes=memory_bytes // 2, advance=advance
+            plan,
+            samples,
+            dtype=settings.dtype,
+            folder=folder,
+            memory_bytes=memory_bytes // 2,
+            advance=advance,
+            feed=feed,
         )
     seconds["calibrate"] = time.perf_counter() - start
     _warn_about_ranges(stats, plan)
@@ -310,6 +328,7 @@ def _calibrate(
         "samples": stats.samples,
         "tokens": stats.tokens,
         "dtype": settings.dtype,
+        "feed": feed,
         "sha256": stats.digest,
     }
     return stats, described

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,15 +16,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.cast import cast, tabled
+from trtbuild.convert.cast import cast
+from trtbuild.convert.encoding import Knowledge, LinearCoding, encoder, fold_norm, group_codings
 from trtbuild.convert.journal import INPUTS, Journal
-from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.rank_files import ConversionResult
 from trtbuild.convert.unified_config import write_beside
 from trtbuild.convert.writer import RankWriter
+from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Part, Slot
-from trtbuild.quant.stats import CalibrationStats
-from trtbuild.quant.unified import scale_of
+from trtbuild.quant.codecs.fp8 import scale_of
+from trtbuild.quant.scheme import Form
 from trtbuild.unified_layout import UnifiedLayout, UnifiedWeight
 
 
@@ -30,16 +33,14 @@ class UnifiedSink:
     """The files of one folder under construction.
 
     Args:
-        plan: what is read.
+        knowledge: the plan, and what is known about its linears.
         unified: what is written.
         folder: where to; empty, or left by an interrupted run of the same plan.
-        stats: calibrated ranges; needed when `plan.needs_calibration`.
     """
 
-    def __init__(
-        self, plan: ConversionPlan, unified: UnifiedLayout, folder: Path, stats: CalibrationStats | None
-    ) -> None:
-        self._plan, self._unified, self._stats = plan, unified, stats
+    def __init__(self, knowledge: Knowledge, unified: UnifiedLayout, folder: Path) -> None:
+        self._knowledge, self._plan, self._stats = knowledge, knowledge.plan, knowledge.stats
+        self._unified = unified
         self._folder = folder
         self._writers: dict[str, RankWriter] = {}
         with ExitStack() as stack:
@@ -85,17 +86,26 @@ class UnifiedSink:
     ) -> None:
         """Write the tensors of a group; see `execute.Sink`."""
         weights = self._weights(group)
-        modules = [part.module for slot in group for part in slot.parts]
+        codings = self._codings(group, weights, source, check)
         for weight in weights:
-            check()
-            scales = self._scales(weight, modules, source) if weight.scales else {}
-            for tensor in weight.scales:
-                self._writer(tensor.name).append(tensor.name, scales[tensor.name.rpartition(".")[2]])
-            encode = self._encoder(weight, source.dtype(weight.part), scales)
-            writer = self._writer(weight.tensor.name)
-            for _, block in source.blocks(weight.part):
+            form, writer = weight.form, self._writer(weight.tensor.name)
+            if form is None:
+                for _, block in source.blocks(weight.part):
+                    check()
+                    writer.append(weight.tensor.name, self._plain(weight, block, source))
+                    advance(block.nbytes)
+                continue
+            coding = codings[weight.part.module]
+            self._write_constants(weight, form, coding)
+            encode = encoder(form, weight.part, coding, self._knowledge, source.reader, source.dtype(weight.part))
+            for start, block in source.blocks(weight.part):
                 check()
-                writer.append(weight.tensor.name, encode(block))
+                codes, scales = encode(block, start)
+                writer.append(weight.tensor.name, codes.view(numpy_dtype(form.dtype)))
+                for scale in form.scales:
+                    if scale.geometry in ("rows", "groups", "blocks"):
+                        assert scales.weight is not None
+                        writer.append(f"{weight.part.module}.{scale.suffix}", scales.weight)
                 advance(block.nbytes)
         self._note(weights, source)
 
@@ -122,31 +132,57 @@ class UnifiedSink:
     def _writer(self, tensor: str) -> RankWriter:
         return self._writers[self._unified.file_of[tensor]]
 
-    def _scales(self, weight: UnifiedWeight, modules: Sequence[str], source: BlockSource) -> dict[str, NDArray[Any]]:
-        """Return the scales of one weight: its own range, and the range of the input."""
-        assert self._stats is not None
-        # Linears that read the same input see the same range; those of different experts' inner products do not.
-        shared = [weight.part.module] if weight.part.expert is not None else list(modules)
-        known = self._plan.known.weight_amax.get(weight.part.module) if self._plan.known else None
-        return self._unified.form.scales(
-            weight_amax=source.amax(weight.part) if known is None else known,  # codes are kept only if their scale is
-            input_amax=self._stats.group_input_amax(shared),
-        )
+    def _codings(
+        self, group: Sequence[Slot], weights: Sequence[UnifiedWeight], source: BlockSource, check: Callable[[], None]
+    ) -> dict[str, LinearCoding]:
+        """Return module -> how it is encoded. Scales of whole weights are those of a fused group, but for plain FP8 (2.6)."""
+        scheme = self._unified.layout.scheme_of(group[0])
+        form = scheme.unified if scheme else None
+        if scheme is None or form is None or form.codec is None or not weights:
+            return {}
+        limit = scheme.inputs.limit if scheme.inputs else 0.0
+        multiplier = self._knowledge.multiplier([weights[0].part.module], source.reader)
+        if multiplier is not None and weights[0].folded_into:
+            multiplier = self._fold(weights[0].folded_into, multiplier, source)[1]
+        shared = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
+        found = {weight.part.module: shared[weight.part.expert] for weight in weights}
+        for weight in weights:
+            # Linears that read the same input see the same range; those of different experts' inner products do not.
+            module, coding = weight.part.module, found[weight.part.module]
+            if weight.part.expert is not None:
+                coding = replace(coding, input=self._knowledge.input_scale(form, limit, [module]))
+            if form.codec.needs_range and form.codec.geometry == "tensor":
+                amax = self._knowledge.amax(weight.part, source, multiplier)
+                coding = replace(coding, whole=form.codec.whole(amax))
+            found[module] = coding
+        return found
 
-    def _encoder(
-        self, weight: UnifiedWeight, source_dtype: str, scales: dict[str, NDArray[Any]]
-    ) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        form, dtype = self._unified.form, self._unified.layout.dtype
-        if scales:
-            return tabled(
-                lambda block: form.encode(block, scales, dtype),
-                weight.part,
-                source_dtype,
-                is_elementwise=form.is_elementwise,
-            )
-        if source_dtype == dtype:
-            return lambda block: block
-        return lambda block: cast(block, weight.part, dtype)
+    def _write_constants(self, weight: UnifiedWeight, form: Form, coding: LinearCoding) -> None:
+        """Write the scale tensors that do not come row by row."""
+        names = {tensor.name for tensor in weight.scales}
+        for scale in form.scales:
+            name = f"{weight.part.module}.{scale.suffix}"
+            if name in names and scale.geometry in ("tensor", "columns"):
+                values = coding.constant(scale.role, weight.part.shape[1], self._unified.layout.dtype)
+                self._writer(name).append(name, values)
+
+    def _fold(self, norm: str, multiplier: NDArray[Any], source: BlockSource) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return a norm with a multiplier folded into it, and the multiplier it then stands for; see `fold_norm`."""
+        tensor = self._plan.source.tensors[norm]
+        values = tensor.read_rows(source.reader, 0, tensor.shape[0])
+        return fold_norm(values, multiplier, offset=self._offsets[norm], dtype=self._unified.layout.dtype)
+
+    @cached_property
+    def _offsets(self) -> dict[str, float]:
+        return {weight.tensor.name: weight.offset for weight in self._unified.weights if weight.folds}
+
+    def _plain(self, weight: UnifiedWeight, block: NDArray[Any], source: BlockSource) -> NDArray[Any]:
+        """Return what is stored of a block of a tensor that is not quantized; a norm is one block."""
+        dtype = self._unified.layout.dtype
+        multiplier = self._knowledge.multiplier([weight.folds], source.reader) if weight.folds else None
+        if multiplier is not None:
+            return self._fold(weight.tensor.name, multiplier, source)[0]
+        return block if source.dtype(weight.part) == dtype else cast(block, weight.part, dtype)
 
     def _note(self, weights: Sequence[UnifiedWeight], source: BlockSource) -> None:
         inputs = {weight.part.label: source.digests[weight.part] for weight in weights}

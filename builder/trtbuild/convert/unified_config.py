@@ -42,6 +42,7 @@ def hf_quant_config(unified: UnifiedLayout) -> dict[str, Any] | None:
         "quantization": {
             "quant_algo": unified.form.quant_algo,
             "kv_cache_quant_algo": kv_format.quant_algo if kv_format else None,
+            **unified.form.config,
             "exclude_modules": unified.exclude_modules,
         },
     }

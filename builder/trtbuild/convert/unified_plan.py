@@ -82,8 +82,8 @@ def unified_warnings(plan: ConversionPlan, parallel: ParallelSection) -> Iterato
     if given:
         yield f"{', '.join(given)}: for the server only, target pytorch is one folder for any number of GPUs"
     for weight in UnifiedLayout.of(layout).weights:
-        if weight.scales and ".0." in weight.tensor.name and weight.part.expert in (None, 0):
-            yield from layout.scheme.warnings(weight.part.module, weight.tensor.shape)
+        if weight.form and ".0." in weight.tensor.name and weight.part.expert in (None, 0):
+            yield from layout.scheme_for(weight.part.module).warnings(weight.part.module, weight.part.shape)
     if layout.kv_format:
         yield (
             "calibrated KV cache scales are written; TensorRT-LLM 1.2 reads them with TRTLLM_LOAD_KV_SCALES=1 only, otherwise it uses 1.0"

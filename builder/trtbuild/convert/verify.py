@@ -19,6 +19,8 @@ from trtbuild.convert.plan import ConversionPlan
 from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Piece, Slot
 from trtbuild.parallel import Rank
+from trtbuild.quant.codecs.base import Scales
+from trtbuild.quant.scheme import QuantScheme
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 
 
@@ -106,7 +108,12 @@ def compare_with_source(
             comparison = _Comparison(checkpoint, plan, slot, reader)
             for number, part in enumerate(slot.parts):
                 source = BlockSource(
-                    plan.source.tensors, reader, [part], block_bytes=LARGEST_BLOCK_BYTES, cache_bytes=0
+                    plan.source.tensors,
+                    reader,
+                    [part],
+                    block_bytes=LARGEST_BLOCK_BYTES,
+                    cache_bytes=0,
+                    row_step=plan.row_step(slot),
                 )
                 for start, block in source.blocks(part):
                     findings += comparison.compare(number, start, block)
@@ -120,7 +127,9 @@ class _Comparison:
 
     def __init__(self, checkpoint: Checkpoint, plan: ConversionPlan, slot: Slot, reader: TensorReader) -> None:
         self._checkpoint, self._layout, self._slot, self._reader = checkpoint, plan.layout, slot, reader
-        self._scales = checkpoint.scales(slot, reader)
+        self._constants = checkpoint.constants(slot, reader)
+        self._form = plan.layout.form_of(slot) if plan.layout.is_quantized(slot) else None
+        self._has_codes = _has_free_codes(plan.layout.scheme_of(slot))
         self._held: list[tuple[Rank, dict[int, Piece]]] = [
             (rank, {piece.number: piece for piece in plan.layout.pieces(slot, rank.tp_rank)})
             for rank in plan.layout.parallel.ranks()
@@ -133,19 +142,24 @@ class _Comparison:
     def compare(self, number: int, start: int, block: NDArray[Any]) -> Iterator[Finding]:
         """Yield what is wrong with the ranks' copies of some rows of a part, once per rank."""
         part = self._slot.parts[number]
-        scheme, scales = self._layout.scheme, self._scales.get(part.expert)
         exact = block.astype(np.float32)
-        expected = exact if scales else _stored(exact, self._slot, self._layout.stored_dtype(self._slot))
-        bound = scheme.bound(exact, scales) if scales else None
+        expected = exact if self._form else _stored(exact, self._slot, self._layout.stored_dtype(self._slot))
         for rank, pieces in self._held:
             if number not in pieces:
                 continue
-            rows, columns, found = self._read(rank, pieces[number], start, len(block))
-            if not len(found):
+            rows, columns, first = _overlap(pieces[number], start, len(block))
+            count = rows.stop - rows.start
+            if not count:
                 continue
-            decoded = scheme.decode(found, scales) if scales else found.astype(np.float32)
-            error = np.abs(decoded - expected[rows, columns] if block.ndim > 1 else decoded - expected[rows])
-            allowed = 0.0 if bound is None else bound[rows, columns]
+            constants = self._constants.get(part.expert, {})
+            found, scales = self._checkpoint.rows(self._slot, rank.index, first, count, constants, self._reader)
+            wanted = expected[rows, columns] if block.ndim > 1 else expected[rows]
+            allowed: Any = 0.0
+            if self._form and scales:
+                multiplier = constants["pre_quant"][columns] if "pre_quant" in constants else None
+                allowed = self._allowed(wanted, scales, multiplier)
+                found = found if multiplier is None else found * multiplier
+            error = np.abs(found.astype(np.float32) - wanted)
             # Written so that a NaN, which is above nothing, is not within the bound either.
             wrong = int(np.count_nonzero(~(error <= allowed)))
             if wrong and rank.index not in self._reported:
@@ -154,21 +168,21 @@ class _Comparison:
                     f"rank{rank.index}.safetensors",
                     self._slot.target,
                     f"{wrong} values of rows {start} to {start + len(block) - 1} of {part.source} are further from it than "
-                    f"{scheme.name} allows (largest difference {float(np.nanmax(error)):.4g})",
+                    f"{self._layout.scheme.name} allows (largest difference {float(np.nanmax(error)):.4g})",
                 )
             self._note(error, exact[rows])
 
-    def _read(self, rank: Rank, piece: Piece, start: int, count: int) -> tuple[slice, slice, NDArray[Any]]:
-        """Return which rows and columns of a block a rank holds, and what it holds there."""
-        info, cut = self._checkpoint.tensors[rank.index][self._slot.target], piece.cut
-        if cut.axis:
-            first, last, columns = 0, count, slice(cut.start, cut.stop)
-            row = piece.row + start
-        else:
-            first = min(max(cut.start - start, 0), count)
-            last = max(min(cut.stop - start, count), first)
-            columns, row = slice(None), piece.row + start + first - cut.start
-        return slice(first, last), columns, self._reader.read_rows(info, row, row + last - first)
+    def _allowed(self, wanted: NDArray[Any], scales: Scales, multiplier: NDArray[Any] | None) -> NDArray[Any]:
+        """Return how far the weights of a rank may be from the source, [rows, in]."""
+        assert self._form is not None
+        assert self._form.codec is not None
+        if self._has_codes:
+            return np.full(wanted.shape, np.inf, np.float32)
+        if multiplier is None:
+            return self._form.codec.bound(wanted, scales)
+        bound: NDArray[Any] = self._form.codec.bound(wanted / multiplier, scales) * multiplier
+        bound += np.abs(wanted) * np.float32(2**-20)
+        return bound
 
     def _note(self, error: NDArray[Any], exact: NDArray[Any]) -> None:
         self._max_error = max(self._max_error, float(error.max(initial=0.0)))
@@ -179,6 +193,21 @@ class _Comparison:
         """Return the errors over everything that was compared."""
         relative = (self._error_square / self._source_square) ** 0.5 if self._source_square else 0.0
         return TensorError(self._slot.target, self._slot.pp_rank, self._max_error, relative)
+
+
+def _has_free_codes(scheme: QuantScheme | None) -> bool:
+    """Say whether codes are chosen together: then each alone may be any distance from its weight."""
+    return scheme is not None and scheme.search is not None and scheme.search.kind == "gptq"
+
+
+def _overlap(piece: Piece, start: int, count: int) -> tuple[slice, slice, int]:
+    """Return which rows and columns of a block [start, start + count) of a part a rank holds, and the first of them in its tensor."""
+    cut = piece.cut
+    if cut.axis:
+        return slice(0, count), slice(cut.start, cut.stop), piece.row + start
+    first = min(max(cut.start - start, 0), count)
+    last = max(min(cut.stop - start, count), first)
+    return slice(first, last), slice(None), piece.row + start + first - cut.start
 
 
 def _stored(exact: NDArray[np.float32], slot: Slot, dtype: str) -> NDArray[np.float32]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
@@ -51,18 +53,40 @@ def _compare(
     advance: Callable[[int], None],
 ) -> tuple[str, TensorError]:
     """Return what is wrong with a weight, empty if nothing, and how far it is from the source."""
-    form, info = checkpoint.unified.form, checkpoint.tensors[weight.tensor.name]
-    scales = checkpoint.scales(weight, reader)
-    source = BlockSource(plan.source.tensors, reader, [weight.part], block_bytes=LARGEST_BLOCK_BYTES, cache_bytes=0)
+    form, info = weight.form, checkpoint.tensors[weight.tensor.name]
+    constants = checkpoint.constants(weight, reader)
+    multiplier = constants.get("pre_quant")
+    if weight.folded_into:
+        multiplier = _folded(checkpoint, plan, weight, reader)
+    source = BlockSource(
+        plan.source.tensors,
+        reader,
+        [weight.part],
+        block_bytes=LARGEST_BLOCK_BYTES,
+        cache_bytes=0,
+        row_step=form.codec.row_step if form and form.codec else 1,
+    )
+    name = plan.layout.scheme_for(weight.part.module).name
     wrong, largest, error_square, source_square = 0, 0.0, 0.0, 0.0
     for start, block in source.blocks(weight.part):
         exact = block.astype(np.float32)
-        found = reader.read_rows(info, start, start + len(block))
-        if scales:
-            error, allowed = np.abs(form.decode(found, scales) - exact), form.bound(exact, scales)
+        if form is not None and form.codec is not None:
+            found, scales = checkpoint.rows(weight, start, len(block), constants, reader)
+            divided = exact if multiplier is None else exact / multiplier
+            error, allowed = np.abs(found - divided), form.codec.bound(divided, scales)
+            if multiplier is not None:
+                error, allowed = error * multiplier, allowed * multiplier + np.abs(exact) * np.float32(2**-20)
+            if name == "int4_gptq":  # codes are chosen together: each alone may be any distance from its weight
+                allowed = np.full_like(allowed, np.inf)
+        elif weight.folds and plan.needs_search:
+            # What was folded in is known to the folder alone; the weights behind it are compared through it.
+            values = reader.read_rows(info, start, start + len(block)).astype(np.float32)
+            error = np.where(np.isfinite(values), np.float32(0), np.float32(np.inf))
+            allowed = np.zeros_like(error)
         else:
             stored = exact.astype(numpy_dtype(weight.tensor.dtype)).astype(np.float32)
-            error, allowed = np.abs(found.astype(np.float32) - stored), np.float32(0)
+            error = np.abs(reader.read_rows(info, start, start + len(block)).astype(np.float32) - stored)
+            allowed = np.zeros_like(error)
         # Written so that a NaN, which is above nothing, is not within the bound either.
         wrong += int(np.count_nonzero(~(error <= allowed)))
         largest = max(largest, float(error.max(initial=0.0)))
@@ -70,5 +94,17 @@ def _compare(
         source_square += float(np.square(exact, dtype=np.float64).sum())
         advance(block.nbytes)
     relative = (error_square / source_square) ** 0.5 if source_square else 0.0
-    problem = f"{wrong} values are further from the source than {form.scheme} allows (largest difference {largest:.4g})"
+    problem = f"{wrong} values are further from the source than {name} allows (largest difference {largest:.4g})"
     return problem if wrong else "", TensorError(weight.tensor.name, 0, largest, relative)
+
+
+def _folded(
+    checkpoint: UnifiedCheckpoint, plan: ConversionPlan, weight: UnifiedWeight, reader: TensorReader
+) -> NDArray[Any]:
+    """Return what the norm in front of a linear multiplies its input by beyond the source's norm, [in] float32; 1 where that is 0."""
+    norm = next(each for each in checkpoint.unified.weights if each.tensor.name == weight.folded_into)
+    tensor = plan.source.tensors[norm.tensor.name]
+    exact = tensor.read_rows(reader, 0, tensor.shape[0]).astype(np.float32) + np.float32(norm.offset)
+    stored = reader.read(checkpoint.tensors[norm.tensor.name]).astype(np.float32) + np.float32(norm.offset)
+    ratio: NDArray[Any] = np.divide(stored, exact, out=np.ones_like(exact), where=exact != 0)
+    return ratio

@@ -6,7 +6,7 @@ the linear it works on. Knows neither torch nor layouts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FILE = "recipes-layer-{layer:05}.safetensors"
+_FILE, _FILES = "recipes-layer-{layer:05}.safetensors", "recipes-layer-*.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +66,21 @@ class Recipes:
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, folder: Path, num_layers: int) -> Recipes:
-        """Open the files of a folder.
+    def open(cls, folder: Path) -> Recipes:
+        """Open the files of a folder; none when there is no such folder.
 
         Raises:
-            TrtbuildError: one is missing or damaged.
+            TrtbuildError: a file is damaged.
         """
         found: dict[str, TensorInfo] = {}
-        for layer in range(num_layers):
-            found.update(read_header(file_of(folder, layer)))
+        for file in sorted(folder.glob(_FILES)):
+            found.update(read_header(file))
         return cls(found)
 
-    def of(self, module: str, reader: TensorReader) -> Recipe:
-        """Return the recipe of a linear; an empty one when nothing was decided about it."""
-        found = {name: self.tensors.get(f"{module}.{name}") for name in _FIELDS}
-        return Recipe(**{name: reader.read(info) for name, info in found.items() if info})
+    def of_group(self, modules: Sequence[str], reader: TensorReader) -> NDArray[Any] | None:
+        """Return the input multiplier that the linears of a scale group share, [in] float32; None for ones."""
+        info = self.tensors.get(f"{modules[0]}.pre_quant_scale")
+        return reader.read(info) if info else None
 
 
 def file_of(folder: Path, layer: int) -> Path:

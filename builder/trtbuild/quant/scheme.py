@@ -1,17 +1,17 @@
-"""What a quantization scheme must be able to say and do. Knows no model names and no files.
+"""What a quantization scheme is: a number format of the weights, one of the inputs, and how both lie in the two layouts.
 
-A scheme works on one linear at a time, in float32, whole or in row blocks: first the ranges of a scale group are found, then `scales`
-turns them into the tensors that are stored beside the weight, then `encode` turns each block of rows into codes.
+Knows no model names and no files. The schemes themselves are in `schemes.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from trtbuild.names import QUANTIZATIONS
+from trtbuild.quant.codecs.base import Codec, Geometry
 from trtbuild.quant.recipes import SearchSettings
 
 if TYPE_CHECKING:
@@ -26,78 +26,188 @@ EXCLUDE_MODULES = (
     "*block_embedding",
     "*shared_expert_gate",
 )
+#: Stands for the dtype of the unquantized tensors.
+MODEL_DTYPE = "model"
+#: What a scale tensor holds: the scales of the weight, its second scale, that of the input, or the multiplier of the input.
+Role = Literal["weight", "second", "input", "pre_quant"]
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleTensor:
-    """A tensor stored beside a quantized weight: suffix, safetensors dtype and shape; the same on all ranks.
+    """A tensor stored beside a quantized weight.
 
     Attributes:
+        role: what it holds.
+        suffix: its name beside the weight.
+        dtype: safetensors dtype, MODEL_DTYPE for the model's own.
+        geometry: what each of its numbers belongs to.
+        scalar: shape of a scale of geometry "tensor".
         is_per_expert: whether a weight of stacked experts has one for each, along a leading axis.
     """
 
+    role: Role
     suffix: str
     dtype: str
-    shape: tuple[int, ...]
+    geometry: Geometry
+    scalar: tuple[int, ...] = (1,)
     is_per_expert: bool = True
 
+    def shape(self, rows: int, columns: int, group: int) -> tuple[int, ...]:
+        """Return its shape beside a weight [rows, columns] whose scales belong to `group` inputs."""
+        if self.geometry == "blocks" and rows <= group and columns <= group:
+            return ()  # as ModelOpt writes a single block
+        return {
+            "tensor": self.scalar,
+            "rows": (rows,),
+            "columns": (columns,),
+            "groups": (rows, columns // group if group else 0),
+            "blocks": (-(-rows // group) if group else 0, 1, -(-columns // group) if group else 0, 1),
+        }[self.geometry]
 
-class QuantScheme(Protocol):
-    """A number format for the weights (and inputs) of linears.
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a scheme lies in a layout.
+
+    Attributes:
+        quant_algo: the loader's name, None when nothing is quantized.
+        codec: makes the codes; None where the file holds plain weights.
+        dtype: safetensors dtype of the codes.
+        scales: stored beside each weight.
+        config: entries of `quantization` beside the algorithm and the excluded modules.
+        writes_exclusions: whether the full list of modules to leave alone is written.
+        description: `input_activations` and `weights` of `config_groups.group_0` of a unified folder; empty where ModelOpt writes none.
+        folds_norms: the multiplier of an input goes into the norm in front of it, where the architecture has one.
+        loaded: what the loader makes of a plain weight [out, in] (float32 result), when it quantizes itself.
+        unverified: why no loader is known to take it; empty for forms that a loader's source accepts.
+        vocab_multiple: the exporter pads embedding, head and vocabulary to a multiple of it.
+    """
+
+    quant_algo: str | None = None
+    codec: Codec | None = None
+    dtype: str = ""
+    scales: tuple[ScaleTensor, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    writes_exclusions: bool = False
+    description: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    folds_norms: bool = False
+    loaded: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    unverified: str = ""
+    vocab_multiple: int = 1
+
+    def has(self, role: Role) -> bool:
+        """Say whether a scale of this role is stored."""
+        return any(scale.role == role for scale in self.scales)
+
+
+@dataclass(frozen=True, slots=True)
+class InputFormat:
+    """How the inputs of a quantized linear are rounded when the model runs.
+
+    Attributes:
+        kind: "fp8" or "int8" (one static scale), "fp8_token" (a scale per token, made at run time) or "nvfp4" (blocks of 16 under a
+            static scale).
+        limit: range of the input that its static scale stands for: scale = amax / limit; 0 without one.
+    """
+
+    kind: Literal["fp8", "int8", "fp8_token", "fp8_group", "nvfp4"]
+    limit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuantScheme:
+    """A way to quantize linears.
 
     Attributes:
         name: what a user types.
-        quant_algo: TensorRT-LLM's name, None when nothing is quantized.
-        weight_dtype: safetensors dtype of the stored codes, None when the weight stays in the model's dtype.
-        scale_tensors: what is stored beside each weight.
-        needs_activations: whether input ranges must be calibrated.
-        is_elementwise: whether a code depends on its own value and the scales alone, not on where the value is.
+        ranks: its form in rank files, None when there is none.
+        unified: its form in a unified Hugging Face folder, None when there is none.
+        inputs: how inputs are rounded, None when they are not.
         search: how recipes are found on calibration data; None for schemes that need no more than ranges.
+        alignment: both sides of a rank's weight should be multiples of it.
+        needs_multiple: both sides of every quantized linear must be multiples of it times tp_size: the loader pads others, and then
+            wants other shapes than any tool writes.
+        has_experts: whether linears of experts can have it in (rank files, unified folder).
+        unverified: a doubt about what was asked for; such a choice needs `--allow-unverified`.
     """
 
     name: str
-    quant_algo: str | None
-    weight_dtype: str | None
-    scale_tensors: tuple[ScaleTensor, ...]
-    needs_activations: bool
-    is_elementwise: bool
-    search: SearchSettings | None
+    ranks: Form | None
+    unified: Form | None = None
+    inputs: InputFormat | None = None
+    search: SearchSettings | None = None
+    alignment: int = 1
+    needs_multiple: int = 1
+    has_experts: tuple[bool, bool] = (True, True)
+    unverified: str = ""
 
-    def config(self) -> dict[str, Any]:
-        """Return the entries of `quantization` in config.json besides the KV cache's."""
-        ...
+    @property
+    def quant_algo(self) -> str | None:
+        """TensorRT-LLM's name in rank files."""
+        return self.ranks.quant_algo if self.ranks else None
 
-    def warnings(self, module: str, local_shape: tuple[int, ...]) -> list[str]:
+    @property
+    def group_size(self) -> int:
+        """Inputs that share a weight scale; 0 without groups."""
+        codec = self.ranks.codec if self.ranks else None
+        return codec.group_size if codec and codec.geometry == "groups" else 0
+
+    @property
+    def needs_activations(self) -> bool:
+        """Whether input ranges must be calibrated."""
+        return self.inputs is not None and self.inputs.limit > 0
+
+    def warnings(self, module: str, local_shape: tuple[int, ...]) -> Iterator[str]:
         """Say what the kernels will not like about a rank's weight [out, in]."""
-        ...
-
-    def scales(self, *, weight_amax: float, input_amax: float | None) -> dict[str, NDArray[Any]]:
-        """Return suffix -> tensor for the ranges of a scale group."""
-        ...
-
-    def encode(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Return the codes of some rows. block: [rows, in], float32."""
-        ...
-
-    def bound(self, block: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Return how far a decoded value may be from the original. block: [rows, in], float32, original; result of the same shape."""
-        ...
-
-    def decode(self, weight: NDArray[Any], scales: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Return what a kernel multiplies with. weight: [out, in] as stored; result [out, in], float32."""
-        ...
+        if any(size % self.alignment for size in local_shape):
+            yield f"{module} is {list(local_shape)} on a rank; {self.name} kernels need multiples of {self.alignment}"
 
 
-def load_scheme(name: str) -> QuantScheme:
+@dataclass(frozen=True, slots=True)
+class SchemeOptions:
+    """What can be chosen within a scheme; each scheme takes what concerns it.
+
+    Attributes:
+        group_size: inputs that share an INT4 scale, 64 or 128.
+        smoothquant_alpha: share of the difficulty that moves from inputs to weights.
+        act_order: GPTQ rounds the columns of large inputs first.
+    """
+
+    group_size: int = 128
+    smoothquant_alpha: float = 0.5
+    act_order: bool = False
+
+
+#: Searches that do better on the outputs of quantized layers: their errors make up for those in front of them.
+_FED_QUANTIZED = ("gptq",)
+
+
+def default_feed(schemes: Iterable[QuantScheme]) -> Literal["original", "quantized"]:
+    """Return what the next layer is calibrated on unless the user says otherwise."""
+    kinds = {scheme.search.kind for scheme in schemes if scheme.search}
+    return "quantized" if kinds & set(_FED_QUANTIZED) else "original"
+
+
+def load_scheme(name: str, options: SchemeOptions | None = None) -> QuantScheme:
     """Return the scheme of an available name (`spec.py` refuses the others)."""
     entry = QUANTIZATIONS[name]
     assert entry is not None, name
     module, _, attribute = entry.partition(":")
-    scheme: QuantScheme = getattr(import_module(module), attribute)()
+    scheme: QuantScheme = getattr(import_module(module), attribute)(options or SchemeOptions())
     return scheme
 
 
-def scheme_of_algo(quant_algo: str | None) -> QuantScheme | None:
-    """Return the scheme whose checkpoints say `quant_algo`, or None when no available scheme writes it."""
-    schemes = (load_scheme(name) for name, entry in QUANTIZATIONS.items() if entry)
-    return next((scheme for scheme in schemes if scheme.quant_algo == quant_algo), None)
+def scheme_of_algo(
+    quant_algo: str | None, *, layout: Literal["ranks", "unified"], group_size: int
+) -> QuantScheme | None:
+    """Return a scheme whose checkpoints say `quant_algo`, or None when no available scheme writes it.
+
+    Several may (GPTQ and AWQ lie alike): the first is as good as any for reading.
+    """
+    options = SchemeOptions(group_size=group_size)
+    for name in (name for name, entry in QUANTIZATIONS.items() if entry):
+        scheme = load_scheme(name, options)
+        form = getattr(scheme, layout)
+        if form is not None and form.quant_algo == quant_algo:
+            return scheme
+    return None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from trtbuild.quant.inputs import InputRounding
 from trtbuild.reference.environment import require_environment
 from trtbuild.reference.simulate import round_kv_cache, round_linear_inputs
 from trtbuild.torch_model import empty_model, fill
@@ -36,15 +37,15 @@ class CheckpointReader(Protocol):
     def kv_cache_quant_algo(self) -> str | None: ...
     def hf_config(self) -> dict[str, Any]: ...
     def hf_tensors(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]: ...
-    def activation_scales(self) -> dict[str, float]: ...
+    def input_roundings(self) -> dict[str, InputRounding]: ...
     def kv_scales(self) -> list[float] | None: ...
 
 
 def load_model(checkpoint: CheckpointReader, *, dtype: Dtype = "float32") -> PreTrainedModel:
     """Build the transformers model of a checkpoint, with the scheme's arithmetic simulated.
 
-    Weights are those of the checkpoint, dequantized. With FP8 the input of every quantized linear layer is rounded to
-    E4M3 with the written scale; with an FP8 or INT8 KV cache keys and values are rounded as they would be stored.
+    Weights are those of the checkpoint, dequantized. Where the scheme rounds inputs, that of every quantized linear layer is
+    multiplied and rounded as its kernel does; with an FP8 or INT8 KV cache keys and values are rounded as they would be stored.
 
     Args:
         checkpoint: the opened checkpoint.
@@ -57,8 +58,7 @@ def load_model(checkpoint: CheckpointReader, *, dtype: Dtype = "float32") -> Pre
     require_environment()
     model = empty_model(checkpoint.hf_config(), dtype)
     size = fill(model, checkpoint.hf_tensors())
-    if checkpoint.quant_algo == "FP8":
-        round_linear_inputs(model, checkpoint.activation_scales())
+    round_linear_inputs(model, checkpoint.input_roundings())
     if checkpoint.kv_cache_quant_algo is not None:
         layers = [module for name, module in model.named_modules() if name.rpartition(".")[2] in _ATTENTION]
         round_kv_cache(layers, checkpoint.kv_scales() or [], checkpoint.kv_cache_quant_algo)

@@ -7,6 +7,7 @@ Rounding happens in float32; real value = code * scale, as written in the checkp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,10 +16,19 @@ from transformers.pytorch_utils import Conv1D
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.places import place_of
+from trtbuild.quant.inputs import InputRounding
 
 E4M3_MAX = 448.0
 """Largest finite E4M3 number (OCP 8-bit floating point specification, section 5.1)."""
 INT8_MAX = 127.0
+#: Magnitudes of E2M1, and what lies between two of them (checkpoint specification 2.14).
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_E2M1_MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+_NVFP4_GROUP, _E4M3_GROUP = 16, 128
+#: Smallest normal float32.
+_SMALLEST = 1.1754943508222875e-38
+#: Kinds of input rounding with a stored scale.
+_STATIC = ("fp8", "int8", "nvfp4")
 
 
 class Rounding(Protocol):
@@ -38,39 +48,103 @@ def round_int8(values: torch.Tensor, scale: float) -> torch.Tensor:
     return (values.float() / scale).round_().clamp_(-INT8_MAX, INT8_MAX).mul_(scale).to(values.dtype)
 
 
+def round_e4m3_token(values: torch.Tensor, _scale: float = 0.0) -> torch.Tensor:
+    """Round to E4M3 with a scale of its own for each token: amax over the last axis / 448."""
+    return _round_groups(values, values.shape[-1])
+
+
+def round_e4m3_group(values: torch.Tensor, _scale: float = 0.0) -> torch.Tensor:
+    """Round to E4M3 with a scale of its own for each 128 inputs of a token."""
+    return _round_groups(values, _E4M3_GROUP)
+
+
+def round_nvfp4(values: torch.Tensor, scale: float) -> torch.Tensor:
+    """Round to NVFP4: E2M1 in blocks of 16 along the last axis, block scales E4M3 under `scale` (checkpoint specification 2.14)."""
+    blocks = values.float().reshape(-1, _NVFP4_GROUP)
+    amax = blocks.abs().amax(dim=1, keepdim=True)
+    block_scale = (amax / (_E2M1[-1] * scale)).clamp_(2.0**-9, E4M3_MAX).to(torch.float8_e4m3fn).float() * scale
+    magnitude = (blocks.abs() / block_scale).contiguous()
+    middles = torch.tensor(_E2M1_MIDDLES)
+    # They differ at a tie only, which goes to the even one.
+    low, high = torch.bucketize(magnitude, middles), torch.bucketize(magnitude, middles, right=True)
+    codes = torch.where(low % 2 == 0, low, high)
+    rounded = torch.tensor(_E2M1)[codes] * block_scale * blocks.sign()
+    return rounded.reshape(values.shape).to(values.dtype)
+
+
+def _round_groups(values: torch.Tensor, size: int) -> torch.Tensor:
+    width = values.shape[-1]
+    padded = nn.functional.pad(values.float(), (0, -width % size)).reshape(-1, size)
+    scale = padded.abs().amax(dim=1, keepdim=True).clamp_(min=_SMALLEST) / E4M3_MAX
+    rounded = (padded / scale).to(torch.float8_e4m3fn).float() * scale
+    return rounded.reshape(*values.shape[:-1], -1)[..., :width].to(values.dtype)
+
+
 KV_ROUNDING: dict[str, Rounding] = {"FP8": round_e4m3, "INT8": round_int8}
+#: Kind of `InputFormat` -> arithmetic.
+INPUT_ROUNDING: dict[str, Rounding] = {
+    "fp8": round_e4m3,
+    "int8": round_int8,
+    "fp8_token": round_e4m3_token,
+    "fp8_group": round_e4m3_group,
+    "nvfp4": round_nvfp4,
+}
 
 
-def round_linear_inputs(model: nn.Module, scales: Mapping[str, float]) -> None:
-    """Make the named linear layers see inputs rounded to E4M3.
+@dataclass(frozen=True)
+class _Rounded:
+    """The rounding of one input: multiplied, rounded, divided again, since the model's weights are those of plain inputs."""
+
+    rounding: Rounding
+    scale: float
+    multiplier: torch.Tensor | None
+
+    @classmethod
+    def of(cls, given: InputRounding) -> _Rounded:
+        multiplier = None if given.multiplier is None else torch.from_numpy(given.multiplier.copy())
+        return cls(INPUT_ROUNDING[given.kind], given.scale, multiplier)
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        if self.multiplier is None:
+            return self.rounding(values, self.scale)
+        factor = self.multiplier.to(values.device)
+        return (self.rounding(values.float() * factor, self.scale) / factor).to(values.dtype)
+
+
+def round_linear_inputs(model: nn.Module, roundings: Mapping[str, InputRounding]) -> None:
+    """Make the named linear layers see rounded inputs.
 
     Args:
         model: changed in place, by forward hooks.
-        scales: activation scale by module name of the checkpoint ("model.layers.0.self_attn.q_proj").
+        roundings: by module name of the checkpoint ("model.layers.0.self_attn.q_proj").
 
     Raises:
-        TrtbuildError: a name is not a linear layer of the model, or a scale is not a positive number.
+        TrtbuildError: a name is not a linear layer of the model, or a static scale is not a positive number.
     """
     modules = dict(model.named_modules())
-    experts: dict[str, dict[str, float]] = {}
-    for name, scale in scales.items():
-        _require_scale(scale, name)
+    experts: dict[str, dict[str, InputRounding]] = {}
+    for name, given in roundings.items():
+        if given.kind in _STATIC:
+            _require_scale(given.scale, name)
         place = place_of(f"{name}.weight")
         owner, _, parameter = place.parameter.rpartition(".")
         module = modules.get(owner)
         if place.expert is not None and module is not None:
             # One for all experts of a layer: the kernels take the largest, and rank files hold that already.
             found = experts.setdefault(owner, {})
-            found[parameter] = max(found.get(parameter, 0.0), scale)
+            if parameter not in found or found[parameter].scale < given.scale:
+                found[parameter] = given
         elif isinstance(module, (nn.Linear, Conv1D)):
-            module.register_forward_pre_hook(_InputHook(scale))
+            module.register_forward_pre_hook(_InputHook(_Rounded.of(given)))
         else:
             raise TrtbuildError(
                 f"the checkpoint has an activation scale for '{name}', which is not a linear layer of the model",
                 hint="convert the model again",
             )
     for owner, inputs in experts.items():
-        modules[owner].forward = _RoundedExperts(modules[owner], inputs["gate_up_proj"], inputs["down_proj"])
+        modules[owner].forward = _RoundedExperts(
+            modules[owner], _Rounded.of(inputs["gate_up_proj"]), _Rounded.of(inputs["down_proj"])
+        )
 
 
 def round_kv_cache(layers: Sequence[nn.Module], scales: Sequence[float], algorithm: str) -> None:
@@ -101,11 +175,11 @@ def _require_scale(scale: float, name: str) -> None:
 class _InputHook:
     """Forward pre-hook of one linear layer."""
 
-    def __init__(self, scale: float) -> None:
-        self._scale = scale
+    def __init__(self, rounded: _Rounded) -> None:
+        self._rounded = rounded
 
     def __call__(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return (round_e4m3(inputs[0], self._scale), *inputs[1:])
+        return (self._rounded(inputs[0]), *inputs[1:])
 
 
 class _RoundedExperts:
@@ -114,20 +188,20 @@ class _RoundedExperts:
     Follows the loop of transformers' own experts (transformers/models/mixtral/modeling_mixtral.py, MixtralExperts).
     """
 
-    def __init__(self, experts: nn.Module, input_scale: float, inner_scale: float) -> None:
+    def __init__(self, experts: nn.Module, outer: _Rounded, inner: _Rounded) -> None:
         self._experts: Any = experts
-        self._input_scale, self._inner_scale = input_scale, inner_scale
+        self._outer, self._inner = outer, inner
 
     def __call__(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """Return the weighted sum of the chosen experts: hidden_states [tokens, hidden], the others [tokens, top_k]."""
         experts, result = self._experts, torch.zeros_like(hidden_states)
-        rounded = round_e4m3(hidden_states, self._input_scale)
+        rounded = self._outer(hidden_states)
         for expert in top_k_index.unique().tolist():
             tokens, position = torch.where(top_k_index == expert)
             gate, up = nn.functional.linear(rounded[tokens], experts.gate_up_proj[expert]).chunk(2, dim=-1)
-            inner = round_e4m3(experts.act_fn(gate) * up, self._inner_scale)
+            inner = self._inner(experts.act_fn(gate) * up)
             output = nn.functional.linear(inner, experts.down_proj[expert]) * top_k_weights[tokens, position, None]
             result.index_add_(0, tokens, output.to(result.dtype))
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.checkpoint import hf_config
+from trtbuild.rank_config import hf_config
 from trtbuild.safetensors_file import TensorReader, num_rows
 
 if TYPE_CHECKING:

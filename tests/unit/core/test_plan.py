@@ -14,6 +14,7 @@ from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_optio
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.names import QUANTIZATIONS
 from trtbuild.parallel import Parallel
+from trtbuild.quant.scheme import load_scheme
 from trtbuild.source import SourceCheckpoint
 
 Make = Callable[..., Path]
@@ -78,10 +79,14 @@ def test_qwen_configs_carry_their_mandatory_fields(make_model: Make) -> None:
 
 
 def test_keys_that_the_loader_expands_to_arguments_are_known_ones(make_model: Make) -> None:
-    for name in (name for name, module in QUANTIZATIONS.items() if module):
-        config = plan(make_model(name=name), quantization=name, kv_cache="fp8").config()
+    known = {"quant_algo", "kv_cache_quant_algo", "exclude_modules", "group_size", "smoothquant_val", "clamp_val"}
+    known |= {"use_meta_recipe", "has_zero_point", "pre_quant_scale"}
+    for name in (name for name in QUANTIZATIONS if load_scheme(name).ranks):
+        sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32}
+        folder = make_model(name=name, **sizes, num_key_value_heads=4)
+        config = plan(folder, quantization=name, kv_cache="fp8", allow_unverified=True).config()
         assert set(config["mapping"]) == {"world_size", "tp_size", "pp_size"}
-        assert set(config["quantization"]) <= {"quant_algo", "kv_cache_quant_algo", "exclude_modules"}
+        assert set(config["quantization"]) <= known
         assert not {"quant_mode", "quant_algo", "kv_dtype", "rank"} & set(config), (
             "read-only or ignored at the top level"
         )
@@ -166,12 +171,6 @@ def test_totals_are_the_sums_of_what_is_listed(make_model: Make) -> None:
     assert [rank["layers"] for rank in data["ranks"]] == [[0, 1], [0, 1], [2, 2], [2, 2]]
     assert data["calibration_needed"]
     assert data["read_bytes"] == made.source.nbytes
-
-
-@pytest.mark.parametrize("name", [name for name, module in QUANTIZATIONS.items() if module is None])
-def test_schemes_of_later_versions_are_refused_by_name(name: str) -> None:
-    with pytest.raises(UsageError, match=f"'{name}' is not available"):
-        check_options(quantization=name, target="tensorrt")
 
 
 def test_targets_and_sizes_that_do_not_exist_are_refused() -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from tests.conftest import GOLDENS, read_safetensors
 
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.checkpoint_kinds import open_checkpoint
+from trtbuild.convert.encoding import Knowledge
 from trtbuild.convert.execute import run_sinks
 from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
@@ -22,8 +22,9 @@ from trtbuild.convert.unified_config import rotary_fields, tokenizer_config
 from trtbuild.errors import TrtbuildError
 from trtbuild.names import QUANTIZATIONS, available
 from trtbuild.parallel import Parallel
+from trtbuild.quant.scheme import load_scheme
 from trtbuild.quant.stats import CalibrationStats
-from trtbuild.quant.unified import UNIFIED_FORMATS, UnifiedFp8, unified_format
+from trtbuild.quant.unified import unified_form
 from trtbuild.source import SourceCheckpoint
 from trtbuild.unified_checkpoint import UnifiedCheckpoint
 from trtbuild.unified_layout import UnifiedLayout
@@ -51,7 +52,7 @@ def write(plan: ConversionPlan, unified: UnifiedLayout, folder: Path) -> Unified
     folder.mkdir()
     stats = stats_of(plan) if plan.needs_calibration else None
     done: list[int] = []
-    with UnifiedSink(plan, unified, folder, stats) as sink:
+    with UnifiedSink(Knowledge(plan, stats), unified, folder) as sink:
         run_sinks(plan, [sink], advance=done.append)
         sink.finish()
         sink.write_beside()
@@ -84,7 +85,7 @@ def test_files_are_cut_at_the_limit_and_read_back_whole(family: str, quantizatio
             assert tensor.tobytes() == single[key].tobytes()
     for (left, values), (right, others) in zip(whole.hf_tensors(), cut.hf_tensors(), strict=True):
         assert left == right and values.tobytes() == others.tobytes()
-    assert whole.activation_scales() == cut.activation_scales()
+    assert whole.input_roundings() == cut.input_roundings()
     assert whole.kv_scales() == cut.kv_scales()
 
 
@@ -117,13 +118,13 @@ def test_every_weight_has_its_own_scale_and_a_group_one_for_its_input(make_model
     plan = planned(folder, quantization="fp8", kv_cache="fp8")
     opened = write(plan, UnifiedLayout.of(plan.layout), tmp_path / "out")
     source, found = (read_safetensors(each / "model.safetensors") for each in (folder, tmp_path / "out"))
-    inputs, stats = opened.activation_scales(), stats_of(plan)
+    inputs, stats = opened.input_roundings(), stats_of(plan)
     for layer in range(3):
         prefix = f"model.layers.{layer}"
         for group in (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")):
             modules = [f"{prefix}.{name}" for name in group]
             widest = max(stats.input_amax[name] for name in modules)
-            assert {inputs[name] for name in modules} == {float(np.float32(widest) / np.float32(448))}
+            assert {inputs[name].scale for name in modules} == {float(np.float32(widest) / np.float32(448))}
             for name in modules:
                 amax = np.abs(source[f"{name}.weight"].astype(np.float32)).max()
                 assert found[f"{name}.weight_scale"].shape == ()
@@ -149,23 +150,10 @@ def test_inner_inputs_of_experts_keep_their_own_ranges(tmp_path: Path) -> None:
     plan = planned(GOLDENS / "mixtral" / "source", quantization="fp8")
     opened = write(plan, UnifiedLayout.of(plan.layout), tmp_path / "out")
     block = "model.layers.0.block_sparse_moe.experts"
-    inner = {opened.activation_scales()[f"{block}.{expert}.w2"] for expert in range(4)}
+    inner = {opened.input_roundings()[f"{block}.{expert}.w2"].scale for expert in range(4)}
     assert len(inner) == 4
     excluded = UnifiedLayout.of(plan.layout).exclude_modules
     assert {f"model.layers.{layer}.block_sparse_moe.gate" for layer in range(2)} <= set(excluded)
-
-
-@pytest.mark.parametrize("dtype", ["F16", "BF16", "F32"])
-def test_codes_are_within_the_stated_bound(dtype: str) -> None:
-    block = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
-    form = UnifiedFp8()
-    scales = form.scales(weight_amax=float(np.abs(block).max()), input_amax=1.0)
-    codes = form.encode(block, scales, dtype)
-    assert codes.dtype == ml_dtypes.float8_e4m3fn
-    error = np.abs(form.decode(codes, scales) - block)
-    assert (error <= form.bound(block, scales)).all()
-    independent = np.maximum(np.abs(block) / 16, float(scales["weight_scale"]) / 1024) + np.abs(block) / 256
-    assert form.bound(block, scales) == pytest.approx(independent, rel=1e-5)
 
 
 def test_codes_looked_up_are_those_computed(make_model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,16 +166,11 @@ def test_codes_looked_up_are_those_computed(make_model: Make, tmp_path: Path, mo
     assert files[0] == files[1]
 
 
-def test_a_layer_of_zeros_has_a_positive_scale() -> None:
-    scales = UnifiedFp8().scales(weight_amax=0.0, input_amax=0.0)
-    assert all(float(scale) > 0 for scale in scales.values())
-
-
-@pytest.mark.parametrize("scheme", [name for name in available(QUANTIZATIONS) if name not in UNIFIED_FORMATS])
+@pytest.mark.parametrize("scheme", [name for name in available(QUANTIZATIONS) if load_scheme(name).unified is None])
 def test_schemes_without_a_form_name_the_nearest(scheme: str) -> None:
     with pytest.raises(TrtbuildError, match=f"'{scheme}' has no form") as error:
-        unified_format(scheme)
-    assert "--quantization fp8" in (error.value.hint or "")
+        unified_form(load_scheme(scheme))
+    assert "--quantization" in (error.value.hint or "")
 
 
 def test_transformers_5_rotary_blocks_are_written_in_the_older_spelling_too() -> None:
@@ -298,7 +281,10 @@ def test_an_interrupted_conversion_goes_on(make_model: Make, tmp_path: Path) -> 
     unified = UnifiedLayout.of(plan.layout)
     whole = write(plan, unified, tmp_path / "whole")
     (tmp_path / "out").mkdir()
-    with pytest.raises(KeyboardInterrupt), UnifiedSink(plan, unified, tmp_path / "out", stats_of(plan)) as sink:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        UnifiedSink(Knowledge(plan, stats_of(plan)), unified, tmp_path / "out") as sink,
+    ):
         seen: list[int] = []
 
         def stop(count: int) -> None:
@@ -307,7 +293,7 @@ def test_an_interrupted_conversion_goes_on(make_model: Make, tmp_path: Path) -> 
                 raise KeyboardInterrupt
 
         run_sinks(plan, [sink], advance=stop)
-    with UnifiedSink(plan, unified, tmp_path / "out", stats_of(plan)) as sink:
+    with UnifiedSink(Knowledge(plan, stats_of(plan)), unified, tmp_path / "out") as sink:
         from trtbuild.convert.execute import groups
 
         assert any(sink.is_done(group) for group in groups(plan))

@@ -12,6 +12,7 @@ from tests.unit.reference.tiny_models import tiny_model
 from torch import nn
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.quant.inputs import InputRounding
 from trtbuild.reference.simulate import round_e4m3, round_int8, round_kv_cache, round_linear_inputs
 
 VALUES = st.lists(st.floats(-2000, 2000, width=32), min_size=1, max_size=20)
@@ -38,7 +39,7 @@ def test_rounded_linear_computes_with_rounded_inputs_only() -> None:
     inputs = torch.randn(5, 4)
     hidden = model[0](inputs)
     expected = model[1](round_e4m3(hidden, 0.01))
-    round_linear_inputs(model, {"1": 0.01})
+    round_linear_inputs(model, {"1": InputRounding("fp8", 0.01)})
     assert torch.equal(model(inputs), expected)
     assert not torch.equal(expected, model[1].weight @ hidden.T)
 
@@ -48,7 +49,7 @@ def test_rounded_linear_computes_with_rounded_inputs_only() -> None:
 )
 def test_a_scale_that_cannot_be_used_is_an_error(name: str, scale: float, problem: str) -> None:
     with pytest.raises(TrtbuildError, match=problem):
-        round_linear_inputs(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), {name: scale})
+        round_linear_inputs(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), {name: InputRounding("fp8", scale)})
 
 
 @pytest.mark.parametrize(("algorithm", "rounding"), [("FP8", round_e4m3), ("INT8", round_int8)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.quant.fp8 import E4M3_MAX
+from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.sources.grid import require_length
 from trtbuild.quant.sources.parts import PLAIN_DTYPES, Format, Linear, collect, refuse_misfits
 from trtbuild.quant.sources.result import QuantizedSource

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.quant.fp8 import E4M3_MAX
+from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.sources.assemble import Declaration, as_mapping, kv_algorithm
 from trtbuild.quant.sources.coding import FP8, INT8, Coding, E2m1Columns, WordColumns, WordRows
 from trtbuild.quant.sources.grid import (

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.quant.fp8 import E4M3_MAX
+from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.sources.assemble import Declaration
 from trtbuild.quant.sources.coding import FP8, SCALE
 from trtbuild.quant.sources.grid import lay_grid, require_matrix

@@ -1,0 +1,197 @@
+"""Turns the linears of a plan into codes and scales: what is known about them beforehand, and row block by row block.
+
+Knows schemes, ranges and recipes; knows no ranks and no files that are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtbuild.convert.blocks import BlockSource
+from trtbuild.convert.cast import tabled
+from trtbuild.convert.plan import ConversionPlan
+from trtbuild.dtypes import numpy_dtype
+from trtbuild.layout import Part, Slot
+from trtbuild.quant.codecs.base import Scales, per_group
+from trtbuild.quant.codecs.fp8 import scale_of
+from trtbuild.quant.recipes import Recipes
+from trtbuild.quant.scheme import Form, Role
+from trtbuild.quant.stats import CalibrationStats
+from trtbuild.safetensors_file import TensorInfo, TensorReader
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """All that is known about the linears of a plan before they are encoded.
+
+    Attributes:
+        stats: calibrated ranges, None when no scheme needs any.
+        recipes: what calibration decided about single linears; empty when nothing was.
+    """
+
+    plan: ConversionPlan
+    stats: CalibrationStats | None
+    recipes: Recipes = field(default_factory=Recipes)
+
+    def multiplier(self, modules: Sequence[str], reader: TensorReader) -> NDArray[Any] | None:
+        """Return what the kernel multiplies the input of a scale group by, [in] float32; None for ones."""
+        return self.recipes.of_group(modules, reader)
+
+    def input_scale(self, form: Form, limit: float, modules: Sequence[str]) -> NDArray[Any] | None:
+        """Return the static scale of the input that some linears share, shape []; None in forms without."""
+        if not form.has("input"):
+            return None
+        assert self.stats is not None
+        return scale_of(self.stats.group_input_amax(modules), limit)
+
+    def amax(self, part: Part, source: BlockSource, multiplier: NDArray[Any] | None) -> float:
+        """Return the range of a weight, after division by the multiplier of its input."""
+        known = self.plan.known.weight_amax.get(part.module) if self.plan.known else None
+        if known is not None:  # codes are kept only if their scale is
+            return known
+        if multiplier is None:
+            return source.amax(part)
+        return max(float(np.abs(block.astype(np.float32) / multiplier).max()) for _, block in source.blocks(part))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCoding:
+    """How one weight is encoded.
+
+    Attributes:
+        whole: what the range of the whole decides.
+        input: static scale of the input, shape [].
+        multiplier: [in] float32, None for ones.
+    """
+
+    whole: Scales
+    input: NDArray[Any] | None
+    multiplier: NDArray[Any] | None
+
+    def constant(self, role: Role, columns: int, dtype: str) -> NDArray[Any]:
+        """Return the scale tensor of a role that does not come row by row: shape [] or [in].
+
+        Args:
+            role: what is asked for.
+            columns: inputs of the linear.
+            dtype: safetensors dtype of the model.
+        """
+        if role == "pre_quant":
+            ones = np.ones(columns, np.float32) if self.multiplier is None else self.multiplier
+            return ones.astype(numpy_dtype(dtype))
+        found = {"weight": self.whole.weight, "second": self.whole.second, "input": self.input}[role]
+        assert found is not None, role
+        return found
+
+
+#: Turns rows of a weight as the source holds them, and the number of the first, into (codes, their scales).
+Encode = Callable[[NDArray[Any], int], tuple[NDArray[Any], Scales]]
+
+
+def encoder(
+    form: Form, part: Part, coding: LinearCoding, knowledge: Knowledge, reader: TensorReader, source_dtype: str
+) -> Encode:
+    """Return what turns the blocks of a part into codes.
+
+    Args:
+        form: has a codec.
+        part: what the blocks are of.
+        coding: of this weight.
+        knowledge: has the recipes.
+        reader: for the recipes.
+        source_dtype: safetensors dtype of the blocks.
+    """
+    codec, dtype = form.codec, knowledge.plan.layout.dtype
+    assert codec is not None
+    given_scale = knowledge.recipes.tensors.get(f"{part.module}.weight_scale")
+    given_codes = knowledge.recipes.tensors.get(f"{part.module}.codes")
+    if coding.multiplier is None and given_scale is None and codec.is_elementwise:
+        look_up = tabled(
+            lambda block: codec.encode(block, coding.whole, dtype), part, source_dtype, is_elementwise=True
+        )
+        return lambda block, _: (look_up(block), coding.whole)
+
+    def encode(block: NDArray[Any], start: int) -> tuple[NDArray[Any], Scales]:
+        exact = block.astype(np.float32)
+        if coding.multiplier is not None:
+            exact /= coding.multiplier
+        scales = coding.whole
+        if given_scale is None:
+            scales = codec.of_block(exact, scales)
+        else:
+            scales = Scales(_rows(given_scale, part, start, len(block), reader), scales.second)
+        if given_codes is not None:
+            assert scales.weight is not None
+            # Encoding the numbers that the codes stand for gives the codes back.
+            exact = _rows(given_codes, part, start, len(block), reader).astype(np.float32)
+            exact *= per_group(scales.weight, exact.shape[1])
+        return codec.encode(exact, scales, dtype), scales
+
+    return encode
+
+
+def _rows(info: TensorInfo, part: Part, start: int, count: int, reader: TensorReader) -> NDArray[Any]:
+    """Return rows [start, start + count) of a part from a tensor that has the rows of its source."""
+    spans = part.view.ranges(start, start + count) if part.view else [(start, start + count)]
+    pieces = [reader.read_rows(info, *span) for span in spans]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def fold_norm(
+    norm: NDArray[Any], multiplier: NDArray[Any], *, offset: float, dtype: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Fold the multiplier of an input into the norm in front of it.
+
+    Args:
+        norm: [hidden], as the source holds it.
+        multiplier: [hidden] float32.
+        offset: what the norm adds to its weight.
+        dtype: safetensors dtype of the folded norm.
+
+    Returns:
+        The norm's weight as it is stored, and the multiplier that it then stands for, [hidden] float32: rounding the weight rounds that
+        too, and weights are divided by what is really multiplied.
+    """
+    exact = norm.astype(np.float32) + np.float32(offset)
+    stored = (exact * multiplier - np.float32(offset)).astype(numpy_dtype(dtype))
+    effective = stored.astype(np.float32) + np.float32(offset)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = effective / exact
+    # A channel that the norm closes carries nothing; one whose factor rounds to nothing keeps the one it was given.
+    usable = np.isfinite(ratio) & (ratio > 0)
+    return stored, np.where(usable, ratio, multiplier)
+
+
+def group_codings(
+    form: Form,
+    limit: float,
+    slots: Sequence[Slot],
+    source: BlockSource,
+    knowledge: Knowledge,
+    multiplier: NDArray[Any] | None,
+    check: Callable[[], None],
+) -> Mapping[int | None, LinearCoding]:
+    """Return how the linears of a scale group are encoded where they share ranges: by expert, None outside of experts.
+
+    Args:
+        form: of all of them.
+        limit: of the input format.
+        slots: the group.
+        source: has their parts.
+        knowledge: about them.
+        multiplier: of their input.
+        check: raises when the work is to stop.
+    """
+    parts = [part for slot in slots for part in slot.parts]
+    shared = knowledge.input_scale(form, limit, [part.module for part in parts])
+    amax: dict[int | None, float] = dict.fromkeys((part.expert for part in parts), 0.0)
+    assert form.codec is not None
+    for part in parts if form.codec.needs_range else ():
+        check()
+        amax[part.expert] = max(amax[part.expert], knowledge.amax(part, source, multiplier))
+    return {expert: LinearCoding(form.codec.whole(value), shared, multiplier) for expert, value in amax.items()}

@@ -1,0 +1,179 @@
+"""Whether a scheme fits a model and how it is cut: group sizes, alignment, experts, exclusions. All of it is known from config.json.
+
+Source of the rules: checkpoint specification 2.9, 2.14, 2.15 and 4.6, unified specification 2.10 and 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.layout import Layout, Slot
+from trtbuild.names import GROUP_SIZES, GROUPED
+from trtbuild.quant.scheme import QuantScheme, load_scheme
+
+if TYPE_CHECKING:
+    from trtbuild.convert.plan import ConversionOptions
+
+#: Problems listed before the rest is only counted.
+_LISTED = 4
+_MOST_TP = 64
+
+
+def check_fit(layout: Layout, options: ConversionOptions) -> None:
+    """Raise unless every linear can have its scheme; the message names linears, numbers, and what would work.
+
+    Raises:
+        TrtbuildError: a linear does not fit.
+        UsageError: the scheme has no form for what is to be written, or needs `--allow-unverified`.
+    """
+    _check_forms(layout, options)
+    _check_overrides(layout)
+    problems = [problem for slot in layout.slots for problem in _problems(layout, slot, options)]
+    if problems:
+        more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        raise TrtbuildError(
+            f"{layout.scheme.name} does not fit: {'; '.join(problems[:_LISTED])}{more}", hint=_way_out(layout, options)
+        )
+
+
+def _check_forms(layout: Layout, options: ConversionOptions) -> None:
+    for scheme in layout.schemes:
+        if "ranks" in options.layouts and scheme.ranks is None:
+            raise UsageError(
+                f"quantization '{scheme.name}' has no form that TensorRT engines load",
+                hint="use --target pytorch, or fp8",
+            )
+        doubts = [scheme.unverified]
+        doubts += [scheme.unified.unverified] if "unified" in options.layouts and scheme.unified else []
+        for doubt in filter(None, doubts):
+            if not options.allow_unverified:
+                raise UsageError(
+                    f"{scheme.name}: {doubt}",
+                    hint="--allow-unverified writes it all the same; try it on your GPU before you rely on it",
+                )
+
+
+def _check_overrides(layout: Layout) -> None:
+    """Linears that are read as one matrix, or share an input multiplier, must be quantized alike."""
+    if not layout.overrides:
+        return
+    by_group: dict[tuple[int, str], dict[str, list[str]]] = {}
+    for slot in layout.slots:
+        for part in slot.parts if slot.rule.quantizable else ():
+            group = by_group.setdefault((slot.layer, slot.rule.scale_group or slot.target), {})
+            group.setdefault(layout.scheme_for(part.module).name, []).append(part.module)
+    for schemes in by_group.values():
+        if len(schemes) > 1:
+            mixed = "; ".join(f"{name}: {', '.join(sorted(set(modules))[:3])}" for name, modules in schemes.items())
+            raise UsageError(
+                f"linears that the kernels read as one are to be quantized differently ({mixed})",
+                hint="name all of them, or none",
+            )
+    names = {slot.module for slot in layout.slots if slot.rule.quantizable and not layout.is_quantized(slot)}
+    quantized = {slot.module for slot in layout.slots if layout.is_quantized(slot)}
+    if layout.parallel.pp_size > 1 and (clash := sorted(names & quantized)):
+        raise UsageError(
+            f"{clash[0]} is quantized in one pipeline stage and excluded in another; layers are numbered from 0 in each stage, and "
+            "config.json cannot tell them apart",
+            hint="use --pp 1, or exclude the same layers of every stage",
+        )
+
+
+def unmatched(layout: Layout, patterns: tuple[str, ...]) -> list[str]:
+    """Return the patterns that match no linear."""
+    modules = {part.module for slot in layout.slots if slot.rule.quantizable for part in slot.parts}
+    return [pattern for pattern in patterns if not any(fnmatchcase(module, pattern) for module in modules)]
+
+
+def _problems(layout: Layout, slot: Slot, options: ConversionOptions) -> Iterator[str]:
+    scheme = layout.scheme_of(slot)
+    if scheme is None:
+        return
+    for (name, form), has_experts in zip(
+        (("ranks", scheme.ranks), ("unified", scheme.unified)), scheme.has_experts, strict=True
+    ):
+        if name not in options.layouts or form is None or form.codec is None:
+            continue
+        if slot.rule.is_per_expert and not has_experts:
+            what = "TensorRT engines" if name == "ranks" else "TensorRT-LLM's PyTorch backend"
+            yield f"{what} load no {scheme.name} experts ({slot.parts[0].module})"
+            continue
+        whole = layout.parallel.moe_tp_size if slot.rule.is_per_expert else layout.parallel.tp_size
+        tp_size = whole if name == "ranks" else options.serving_tp_size
+        yield from _shape_problems(layout, slot, scheme, tp_size, is_ranks=name == "ranks")
+
+
+def _shape_problems(layout: Layout, slot: Slot, scheme: QuantScheme, tp_size: int, *, is_ranks: bool) -> Iterator[str]:
+    module, (_, columns) = slot.parts[0].module, slot.parts[0].shape
+    codec = scheme.ranks.codec if is_ranks and scheme.ranks else scheme.unified.codec if scheme.unified else None
+    assert codec is not None
+    is_cut = any(piece.cut.axis for piece in layout.pieces(slot, 0)) if is_ranks else _is_row_parallel(layout, slot)
+    inside = columns // tp_size if is_cut else columns
+    group = codec.group_size if codec.geometry == "groups" else 1
+    if columns % group or inside % group or (is_cut and columns % tp_size):
+        yield f"{module} has {columns} inputs, {inside} per rank at tp={tp_size}, not a multiple of the group size {group}"
+        return
+    packed_rows, packed_columns = codec.packing
+    rows = [piece.cut.rows(slot.parts[piece.number].shape) for piece in layout.pieces(slot, 0)]
+    if any(count % packed_rows for count in rows) or inside % packed_columns:
+        yield f"{module} has an odd number of outputs on a rank ({rows}), and two share a byte"
+        return
+    need = scheme.needs_multiple * tp_size
+    outputs = sum(rows) // max(len(layout.local_experts(slot, 0)), 1) * (1 if is_cut else tp_size)
+    if is_ranks and scheme.needs_multiple > 1 and (columns % need or outputs % need):
+        yield f"{module} is [{outputs}, {columns}], and the loader wants multiples of {need} at tp={tp_size}"
+
+
+def _is_row_parallel(layout: Layout, slot: Slot) -> bool:
+    """Say whether the server will cut the inputs of a linear: asked with two ranks, whatever the folder is made for."""
+    cuts = slot.shard.cut(0, slot.parts[0].shape, layout.dims, replace(layout.parallel, tp_size=1), 0)
+    return bool(cuts.axis)
+
+
+def choose_group_size(layout: Layout, options: ConversionOptions) -> Layout:
+    """Return the layout with the largest group size that fits, unless one was asked for or none does."""
+    if options.group_size is not None or layout.scheme.name not in GROUPED:
+        return layout
+    for size in sorted(GROUP_SIZES, reverse=True):
+        other = _with_group_size(layout, options, size)
+        if not other.scheme.unverified and _fits(other, options, layout.parallel.tp_size):
+            return other
+    return layout
+
+
+def _with_group_size(layout: Layout, options: ConversionOptions, size: int) -> Layout:
+    return replace(layout, scheme=load_scheme(layout.scheme.name, options.scheme_options(size)))
+
+
+def _way_out(layout: Layout, options: ConversionOptions) -> str:
+    """Return what would fit: another group size, another tp size, or another scheme."""
+    for size in GROUP_SIZES if layout.scheme.name in GROUPED else ():
+        if size != layout.scheme.group_size and _fits(
+            _with_group_size(layout, options, size), options, layout.parallel.tp_size
+        ):
+            return f"--group-size {size} fits"
+    sizes = [tp for tp in range(1, _MOST_TP + 1) if tp != layout.parallel.tp_size and _fits(layout, options, tp)]
+    if sizes:
+        return f"tp sizes that fit: {', '.join(map(str, sizes))}; or --exclude the linears named, or --quantization fp8"
+    return "--exclude the linears named, or use --quantization fp8"
+
+
+def _fits(layout: Layout, options: ConversionOptions, tp_size: int) -> bool:
+    """Say whether a model fits its scheme with a tp size."""
+    try:
+        parallel = replace(layout.parallel, tp_size=tp_size)
+        parallel.check(layout.dims)
+        other = replace(layout, parallel=parallel)
+        asked = replace(options, serving_tp_size=tp_size)
+        return not any(True for slot in other.slots[: _few(other)] for _ in _problems(other, slot, asked))
+    except TrtbuildError:
+        return False
+
+
+def _few(layout: Layout) -> int:
+    """Return the number of slots up to the end of the first layer: the others are like it."""
+    return next((number for number, slot in enumerate(layout.slots) if slot.layer == 1), len(layout.slots))
