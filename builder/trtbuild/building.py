@@ -1,4 +1,4 @@
-"""A build folder: trtbuild.yaml (resolved), checkpoint/ with the tokenizer inside, manifest.json."""
+"""A build folder: trtbuild.yaml (resolved), checkpoint/ with the tokenizer inside, manifest.json, and evaluation.json where accuracy has limits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from trtbuild import manifest
 from trtbuild.convert.run import convert_into, inputs_key, plan_deployment
 from trtbuild.errors import UsageError
+from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
 from trtbuild.limits import resolve_limits
 from trtbuild.output import check_output, check_space, staged_folder
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint"
 CONFIG = "trtbuild.yaml"
+#: The report of the accuracy gate; only in builds that have one.
+EVALUATION = "evaluation.json"
 #: Targets whose artifact this version can build to the end.
 _BUILDS = ("reference",)
 #: For the others: what would be built, and how to go on from what `convert` writes.
@@ -38,6 +41,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
     Raises:
         UsageError: the target cannot be built by this version.
         TrtbuildError: the inputs are unusable, or the folder exists and is of other inputs.
+        CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; nothing is left of it.
     """
     if deployment.target not in _BUILDS:
         what, then = _ELSEWHERE[deployment.target]
@@ -48,6 +52,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
         )
     plan = plan_deployment(deployment)
     resolve_limits(deployment, plan.dims.max_position_embeddings)
+    check_gate(plan.source, deployment.accuracy)
     key = inputs_key(plan, [deployment], "build")
     if not force and _is_build_of(output, key):
         logger.info("%s is up to date", output)
@@ -59,6 +64,13 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
     with staged_folder(output, work=key, needed=plan.write_bytes) as stage:
         (stage / CHECKPOINT).mkdir(exist_ok=True)
         checkpoint = convert_into(plan, deployment, stage / CHECKPOINT, key=key, memory_bytes=memory_bytes, quiet=quiet)
+        pass_gate(
+            stage / CHECKPOINT,
+            deployment.accuracy,
+            called=output / CHECKPOINT,
+            report=stage / EVALUATION,
+            quiet=quiet,
+        )
         (stage / CONFIG).write_text(render(deployment), encoding="utf-8")
         manifest.write(
             stage,

@@ -19,7 +19,7 @@ from trtbuild.parallel import Rank
 from trtbuild.quant.codecs.base import Geometry, Scales
 from trtbuild.quant.inputs import InputRounding
 from trtbuild.quant.scheme import Role
-from trtbuild.rank_config import hf_config, layout_of
+from trtbuild.rank_config import QUANT_CFG, hf_config, layout_of
 from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 from trtbuild.source import read_json
 
@@ -61,7 +61,8 @@ class Checkpoint:
             )
         config = read_json(path / "config.json")
         try:
-            layout = layout_of(config, str(path / "config.json"))
+            quant_cfg = read_json(path / QUANT_CFG) if (path / QUANT_CFG).is_file() else None
+            layout = layout_of(config, str(path / "config.json"), quant_cfg)
         except KeyError as error:
             raise TrtbuildError(f"{path / 'config.json'} has no {error}", hint=_HINT) from error
         tensors = []
@@ -87,7 +88,8 @@ class Checkpoint:
     @property
     def quant_algo(self) -> str | None:
         """TensorRT-LLM's name of the weight format."""
-        return self.layout.scheme.quant_algo
+        algo: str | None = self.config["quantization"]["quant_algo"]
+        return algo
 
     @property
     def kv_cache_quant_algo(self) -> str | None:

@@ -8,7 +8,7 @@ Sources: support matrix, 3.1 (table and notes) and 3.5; checkpoint specification
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -135,13 +135,13 @@ def nearest(kind: Kind, name: str, *, target: str, sm: int) -> str:
     )
 
 
-def check_hardware(gpu: str | None, *, target: str, scheme: str, kv_cache: str) -> list[str]:
+def check_hardware(gpu: str | None, *, target: str, schemes: Iterable[str], kv_cache: str) -> list[str]:
     """Return warnings about formats that are not documented for a GPU.
 
     Args:
         gpu: a name of `gpus.GPUS` or an SM number; None checks nothing.
         target: "reference" runs on the CPU, so nothing is checked for it.
-        scheme: what the weights will be.
+        schemes: what the weights will be.
         kv_cache: dtype of the KV cache.
 
     Raises:
@@ -155,7 +155,8 @@ def check_hardware(gpu: str | None, *, target: str, scheme: str, kv_cache: str) 
             f"TensorRT-LLM does not run on {found}: it lists no GPU below SM{OLDEST_SM} (Volta was removed in 0.16)",
             hint="--target reference runs on the CPU",
         )
-    notes = [*_check(SCHEME, scheme, found, target), *_check(KV_CACHE, kv_cache, found, target)]
+    notes = [note for scheme in dict.fromkeys(schemes) for note in _check(SCHEME, scheme, found, target)]
+    notes += _check(KV_CACHE, kv_cache, found, target)
     return notes + ([NOTES[found.sm]] if found.sm in NOTES else [])
 
 

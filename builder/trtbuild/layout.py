@@ -179,6 +179,13 @@ class Layout:
         """All schemes that a linear may have, each once."""
         return tuple(dict.fromkeys((self.scheme, *(scheme for _, scheme in self.overrides))))
 
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether linears are quantized in several ways, or others than the config's one algorithm says."""
+        used = {self.scheme_of(slot) for slot in self.slots if slot.rule.quantizable}
+        coded = {scheme for scheme in used if scheme and (scheme.ranks or scheme.unified or Form()).codec}
+        return len(coded) > 1 or (bool(coded) and self.scheme not in coded)
+
     def form_of(self, slot: Slot) -> Form | None:
         """Return how a slot's linear lies in the rank files, None for a tensor that no scheme applies to."""
         scheme = self.scheme_of(slot)

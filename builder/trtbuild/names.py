@@ -1,12 +1,12 @@
 """The names a user may type for quantization, targets and dtypes, as plain tables that import nothing.
 
-Knows which names exist and which are not available yet; knows nothing about what they do.
+Knows which names exist; knows nothing about what they do.
 """
 
 from __future__ import annotations
 
-#: Every quantization name of the command line; the value is the module that implements it, None while there is none.
-QUANTIZATIONS: dict[str, str | None] = {
+#: Every quantization name of the command line -> what makes it.
+QUANTIZATIONS: dict[str, str] = {
     "none": "trtbuild.quant.schemes:none",
     "fp8": "trtbuild.quant.schemes:fp8",
     "fp8_per_channel_per_token": "trtbuild.quant.schemes:fp8_per_channel_per_token",
@@ -21,8 +21,7 @@ QUANTIZATIONS: dict[str, str | None] = {
     "nvfp4": "trtbuild.quant.schemes:nvfp4",
 }
 
-#: Every target; the value says whether this version implements it.
-TARGETS: dict[str, bool] = {"tensorrt": True, "pytorch": True, "reference": True}
+TARGETS = ("tensorrt", "pytorch", "reference")
 #: Target -> what it is converted to: TensorRT-LLM rank files, or a unified (quantized) Hugging Face folder.
 LAYOUTS: dict[str, str] = {"tensorrt": "ranks", "pytorch": "unified", "reference": "ranks"}
 
@@ -36,8 +35,3 @@ GROUP_SIZES = (64, 128)
 GROUPED = ("int4_awq", "int4_gptq", "int4_rtn", "w4a8_awq")
 #: What the next layer is calibrated on: the outputs of the layer as it was, or as it is quantized.
 FEEDS = ("auto", "original", "quantized")
-
-
-def available(table: dict[str, str | None] | dict[str, bool]) -> list[str]:
-    """Return the names of a table that are implemented."""
-    return [name for name, value in table.items() if value]

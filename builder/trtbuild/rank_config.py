@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from trtbuild.arch.registry import lookup
 from trtbuild.dtypes import FROM_CONFIG
@@ -15,8 +15,11 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.layout import Layout
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS, KvCacheFormat
-from trtbuild.quant.scheme import EXCLUDE_MODULES, load_scheme, scheme_of_algo
+from trtbuild.quant.scheme import EXCLUDE_MODULES, Form, QuantScheme, load_scheme, scheme_of_algo
 
+MIXED = "MIXED_PRECISION"
+QUANT_CFG = "quant_cfg.json"
+_LAYER_KEYS = ("group_size", "has_zero_point", "pre_quant_scale")
 _HINT = "convert the model again with `trtbuild convert`"
 
 
@@ -26,10 +29,35 @@ def rank_quantization(layout: Layout) -> dict[str, Any]:
     With a list of exclusions the load-time quantizer of weight-only algorithms would match other names (2.8): those get none.
     """
     form = layout.scheme.ranks
+    if layout.is_mixed:
+        return {"quant_algo": MIXED}
     if form is None:
         return {"quant_algo": None}
     excluded = {"exclude_modules": [*EXCLUDE_MODULES, *excluded_modules(layout)]} if form.writes_exclusions else {}
     return {"quant_algo": form.quant_algo, **form.config, **excluded}
+
+
+def rank_quant_cfg(layout: Layout) -> dict[str, Any] | None:
+    """Return quant_cfg.json, which says what each module of a mixed checkpoint is; None for others (1.4.3).
+
+    Modules that are absent stay unquantized. The loader folds the two entries of an MoE block into one for Mixtral alone.
+    """
+    if not layout.is_mixed:
+        return None
+    return {
+        "quant_algo": MIXED,
+        "kv_cache_quant_algo": layout.kv_format.quant_algo if layout.kv_format else None,
+        "quantized_layers": {
+            slot.module: layer_entry(form)
+            for slot in layout.slots
+            if (form := layout.form_of(slot)) and layout.is_quantized(slot)
+        },
+    }
+
+
+def layer_entry(form: Form) -> dict[str, Any]:
+    """Return the entry of a module in `quantized_layers`: the keys that the loader hands to a constructor, no others."""
+    return {"quant_algo": form.quant_algo, **{key: form.config[key] for key in _LAYER_KEYS if key in form.config}}
 
 
 def excluded_modules(layout: Layout) -> list[str]:
@@ -76,8 +104,13 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in arch.hf_absent}
 
 
-def layout_of(config: Mapping[str, Any], where: str) -> Layout:
+def layout_of(config: Mapping[str, Any], where: str, quant_cfg: Mapping[str, Any] | None = None) -> Layout:
     """Return the layout that TensorRT-LLM's config.json describes.
+
+    Args:
+        config: its content.
+        where: its path, for messages.
+        quant_cfg: content of quant_cfg.json, for mixed checkpoints.
 
     Raises:
         TrtbuildError: it says something that this package does not write.
@@ -97,22 +130,39 @@ def layout_of(config: Mapping[str, Any], where: str) -> Layout:
     )
     dims = arch.read_dims(hf_config(config), config["architecture"], where)
     parallel.check(dims)
-    scheme = scheme_of_algo(quantization["quant_algo"], layout="ranks", group_size=quantization.get("group_size", 128))
-    if scheme is None or scheme.ranks is None:
-        raise TrtbuildError(
-            f"{where}: quant_algo {quantization['quant_algo']!r} cannot be read by this version", hint=_HINT
-        )
+    layers = (quant_cfg or {}).get("quantized_layers", {}) if quantization["quant_algo"] == MIXED else {}
+    scheme = load_scheme("none") if layers else read_scheme(quantization, where)
+    by_module = {name: read_scheme(entry, where) for name, entry in layers.items()}
+    multiples = [each.ranks.vocab_multiple for each in (scheme, *by_module.values()) if each.ranks]
     layout = Layout(
         arch,
         dims,
-        replace(parallel, vocab_multiple=scheme.ranks.vocab_multiple),
+        replace(parallel, vocab_multiple=max(multiples)),
         scheme,
         _kv(quantization, where),
         FROM_CONFIG[config["dtype"]],
     )
-    excluded, plain = overridden(quantization), load_scheme("none")
-    patterns = {part.module: plain for slot in layout.slots if slot.module in excluded for part in slot.parts}
+    by_module |= dict.fromkeys(overridden(quantization), load_scheme("none"))
+    patterns = {
+        part.module: by_module[slot.module]
+        for slot in layout.slots
+        if slot.rule.quantizable and slot.module in by_module
+        for part in slot.parts
+    }
     return replace(layout, overrides=tuple(patterns.items()))
+
+
+def read_scheme(entry: Mapping[str, Any], where: str, layout: Literal["ranks", "unified"] = "ranks") -> QuantScheme:
+    """Return the scheme of an object with `quant_algo` and, where there are groups, `group_size`.
+
+    Raises:
+        TrtbuildError: this package writes no such algorithm.
+    """
+    algo = entry.get("quant_algo")
+    scheme = scheme_of_algo(algo, layout=layout, group_size=entry.get("group_size") or 128)
+    if scheme is None:
+        raise TrtbuildError(f"{where}: quant_algo {algo!r} cannot be read by this version", hint=_HINT)
+    return scheme
 
 
 def _kv(quantization: Mapping[str, Any], where: str) -> KvCacheFormat | None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.gpus import find_gpu
-from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS, available
+from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -63,7 +63,7 @@ class Calibration(Section):
 class Quantization(Section):
     """Number formats of weights, activations and KV cache."""
 
-    scheme: str = Field("none", description=f"One of: {', '.join(available(QUANTIZATIONS))}.")
+    scheme: str = Field("none", description=f"One of: {', '.join(QUANTIZATIONS)}.")
     kv_cache: Literal["auto", "fp8", "int8"] = Field("auto", description="KV cache dtype; auto is the model's dtype.")
     group_size: Literal[64, 128] | None = Field(
         None, description="Inputs that share an INT4 scale; empty: 128 where the model allows it, else 64."
@@ -76,6 +76,10 @@ class Quantization(Section):
         (),
         description="Patterns of Hugging Face modules that stay unquantized, e.g. '*.down_proj' or 'model.layers.1.*'.",
     )
+    overrides: dict[str, str] = Field(
+        {},
+        description="Pattern of Hugging Face modules -> scheme of their own; the first that matches counts, after exclude.",
+    )
     allow_unverified: bool = Field(
         False, description="Write layouts that no loader is known to take, or only doubtfully."
     )
@@ -85,8 +89,14 @@ class Quantization(Section):
     calibration: Calibration = Calibration()
 
     @model_validator(mode="after")
+    def _known_overrides(self) -> Quantization:
+        for pattern, name in self.overrides.items():
+            _require_scheme(name, f" for {pattern}")
+        return self
+
+    @model_validator(mode="after")
     def _group_size_needs_groups(self) -> Quantization:
-        if self.group_size is not None and self.scheme not in GROUPED:
+        if self.group_size is not None and not {self.scheme, *self.overrides.values()} & set(GROUPED):
             raise ValueError(
                 f"group_size: scheme '{self.scheme}' has no groups of a chosen size; it applies to {', '.join(GROUPED)}"
             )
@@ -94,17 +104,17 @@ class Quantization(Section):
 
     @model_validator(mode="after")
     def _known_scheme(self) -> Quantization:
-        if self.scheme not in QUANTIZATIONS:
-            near = get_close_matches(self.scheme, QUANTIZATIONS, n=1)
-            raise ValueError(
-                f"unknown scheme '{self.scheme}'"
-                + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(QUANTIZATIONS)}")
-            )
-        if QUANTIZATIONS[self.scheme] is None:
-            raise ValueError(
-                f"scheme '{self.scheme}' is not available in this version; available: {', '.join(available(QUANTIZATIONS))}"
-            )
+        _require_scheme(self.scheme)
         return self
+
+
+def _require_scheme(name: str, where: str = "") -> None:
+    if name not in QUANTIZATIONS:
+        near = get_close_matches(name, QUANTIZATIONS, n=1)
+        raise ValueError(
+            f"unknown scheme '{name}'{where}"
+            + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(QUANTIZATIONS)}")
+        )
 
 
 class ParallelSection(Section):
@@ -179,17 +189,45 @@ class Hardware(Section):
         return self
 
 
+#: Finite: a limit of infinity would look like a gate and let everything through.
+Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Accuracy(Section):
+    """Limits that a quantized checkpoint must keep, or nothing is built; without any it is not evaluated."""
+
+    max_perplexity_ratio: Ratio | None = Field(None, description="Perplexity over that of the source, at most.")
+    max_mean_kl: Distance | None = Field(
+        None, description="Mean KL divergence of the next token's distribution from the source's, nats, at most."
+    )
+    max_p99_kl: Distance | None = Field(None, description="99th percentile of the KL divergence, nats, at most.")
+    min_top1_agreement: Share | None = Field(
+        None, description="Share of tokens for which both find the same token most likely, at least."
+    )
+    max_layer_error: Distance | None = Field(
+        None, description="Error of any layer's output, relative to what the layer adds to its input (RMS), at most."
+    )
+    file: str | None = Field(
+        None, description="Held-out text, JSONL or safetensors (input_ids); empty: built-in texts in many languages."
+    )
+    max_samples: Positive = Field(32, description="At most this many samples are used.")
+    max_length_tokens: Positive = Field(512, description="Longer samples are cut to this many tokens.")
+
+
 class Deployment(Section):
     """The whole of trtbuild.yaml."""
 
     model: Model
-    target: str = Field("reference", description=f"One of: {', '.join(available(TARGETS))}.")
+    target: str = Field("reference", description=f"One of: {', '.join(TARGETS)}.")
     quantization: Quantization = Quantization()
     parallel: ParallelSection = ParallelSection()
     limits: Limits = Limits()
     kv_cache: KvCache = KvCache()
     serving: Serving = Serving()
     hardware: Hardware = Hardware()
+    accuracy: Accuracy = Accuracy()
 
     @model_validator(mode="after")
     def _known_target(self) -> Deployment:
@@ -198,18 +236,16 @@ class Deployment(Section):
 
 
 def require_target(name: str, error: type[Exception] = UsageError) -> None:
-    """Raise `error` unless this version implements the target."""
+    """Raise `error` unless there is such a target."""
     if name not in TARGETS:
         near = get_close_matches(name, TARGETS, n=1)
         raise error(
             f"unknown target '{name}'" + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(TARGETS)}")
         )
-    if not TARGETS[name]:
-        raise error(f"target '{name}' is not available in this version; available: {', '.join(available(TARGETS))}")
 
 
 def load(path: Path) -> Deployment:
-    """Read and validate a trtbuild.yaml; `model.path` comes back absolute, and so does the calibration file.
+    """Read and validate a trtbuild.yaml; `model.path` comes back absolute, and so do the files of samples.
 
     Raises:
         TrtbuildError: the file cannot be read.
@@ -276,6 +312,9 @@ def _with_absolute_paths(deployment: Deployment, base: Path) -> Deployment:
     if calibration.file is not None:
         calibration = calibration.model_copy(update={"file": str(base / Path(calibration.file).expanduser())})
         changes["quantization"] = deployment.quantization.model_copy(update={"calibration": calibration})
+    if deployment.accuracy.file is not None:
+        file = str(base / Path(deployment.accuracy.file).expanduser())
+        changes["accuracy"] = deployment.accuracy.model_copy(update={"file": file})
     return deployment.model_copy(update=changes)
 
 

@@ -79,6 +79,8 @@ def _type_words(annotation: Any) -> str:
     origin, members = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " | ".join(map(str, members))
+    if origin is dict:
+        return f"mapping of {_type_words(members[0])} to {_type_words(members[1])}"
     if origin is tuple:
         return f"list of {_type_words(members[0])}"
     if hasattr(annotation, "__metadata__"):

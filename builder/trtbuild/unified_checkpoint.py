@@ -20,8 +20,9 @@ from trtbuild.parallel import Parallel
 from trtbuild.quant.codecs.base import Scales
 from trtbuild.quant.inputs import InputRounding
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
-from trtbuild.quant.scheme import QuantScheme, Role, load_scheme, scheme_of_algo
+from trtbuild.quant.scheme import Role, load_scheme
 from trtbuild.quant.unified import check_kv_cache
+from trtbuild.rank_config import MIXED, read_scheme
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint, read_json
 from trtbuild.unified_layout import HEAD, UnifiedLayout, UnifiedWeight
@@ -63,11 +64,12 @@ class UnifiedCheckpoint:
         architecture, arch = resolve(source.config, where=where)
         dims = arch.read_dims(source.config, architecture, where)
         declared = _declared(path, source.config)
+        layers = (declared.get("quantized_layers") or {}) if declared.get("quant_algo") == MIXED else {}
         layout = Layout(
             arch=arch,
             dims=dims,
             parallel=Parallel(),
-            scheme=_scheme_of(declared, path),
+            scheme=load_scheme("none") if layers else read_scheme(declared, str(path / QUANT_CONFIG), "unified"),
             kv_format=next(
                 (kv for kv in KV_CACHE_FORMATS.values() if kv and kv.quant_algo == declared.get("kv_cache_quant_algo")),
                 None,
@@ -75,8 +77,9 @@ class UnifiedCheckpoint:
             dtype=FROM_CONFIG.get(dims.dtype, "F32"),
         )
         plain = load_scheme("none")
-        excluded = {name: plain for name in declared.get("exclude_modules") or () if name != HEAD}
-        layout = replace(layout, overrides=tuple(excluded.items()))
+        own = {name: read_scheme(entry, str(path / QUANT_CONFIG), "unified") for name, entry in layers.items()}
+        own |= {name: plain for name in declared.get("exclude_modules") or () if name != HEAD}
+        layout = replace(layout, overrides=tuple(own.items()))
         tensors = {name: info for name, info in source.tensors.items() if isinstance(info, TensorInfo)}
         checkpoint = cls(path, source.config, UnifiedLayout.of(layout), tensors)
         _compare(path, tensors, checkpoint.unified)
@@ -98,7 +101,7 @@ class UnifiedCheckpoint:
     @property
     def quant_algo(self) -> str | None:
         """TensorRT-LLM's name of the weight format."""
-        return self.unified.form.quant_algo
+        return self.unified.quant_algo
 
     @property
     def kv_cache_quant_algo(self) -> str | None:
@@ -217,14 +220,6 @@ def _declared(path: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     check_kv_cache(block.get("kv_cache_quant_algo"))
     return block
-
-
-def _scheme_of(declared: Mapping[str, Any], path: Path) -> QuantScheme:
-    algo = declared.get("quant_algo")
-    scheme = scheme_of_algo(algo, layout="unified", group_size=declared.get("group_size") or 128)
-    if scheme is None:
-        raise TrtbuildError(f"{path / QUANT_CONFIG}: quant_algo {algo!r} cannot be read by this version", hint=_HINT)
-    return scheme
 
 
 def _compare(path: Path, found: Mapping[str, TensorInfo], unified: UnifiedLayout) -> None:

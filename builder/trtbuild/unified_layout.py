@@ -15,6 +15,7 @@ from trtbuild.arch.rules import transposed
 from trtbuild.layout import Layout, Part, Slot, StoredTensor
 from trtbuild.quant.scheme import MODEL_DTYPE, Form
 from trtbuild.quant.unified import check_kv_cache, unified_form
+from trtbuild.rank_config import MIXED
 
 #: Bytes of tensors in one file at most, as transformers cut for many years; a larger tensor is alone in its file.
 MAX_FILE_BYTES = 5 * 10**9
@@ -84,6 +85,11 @@ class UnifiedLayout:
     def form(self) -> Form:
         """The form of all linears that no override names."""
         return unified_form(self.layout.scheme)
+
+    @property
+    def quant_algo(self) -> str | None:
+        """What hf_quant_config.json says."""
+        return MIXED if self.layout.is_mixed else self.form.quant_algo
 
     @cached_property
     def by_slot(self) -> dict[tuple[int, str], tuple[UnifiedWeight, ...]]:

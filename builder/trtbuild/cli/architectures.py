@@ -28,7 +28,8 @@ def architectures(as_markdown: bool, by_gpu: bool, as_json: bool, quiet: bool) -
     if as_markdown:
         click.echo(support.markdown(), nl=False)
         return
-    _print_table(*support.rows())
+    for header, cells in (support.forms(), support.rows()):
+        _print_table(header, cells)
 
 
 def _gpus(*, as_markdown: bool, as_json: bool) -> None:

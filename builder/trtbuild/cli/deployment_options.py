@@ -5,7 +5,7 @@ An option that is given overrides the file; one that is not leaves it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,6 @@ from trtbuild.names import (
     KV_CACHE_DTYPES,
     QUANTIZATIONS,
     TARGETS,
-    available,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "smoothquant_alpha": ("quantization", "smoothquant_alpha"),
     "act_order": ("quantization", "act_order"),
     "exclude": ("quantization", "exclude"),
+    "overrides": ("quantization", "overrides"),
     "allow_unverified": ("quantization", "allow_unverified"),
     "dtype": ("model", "dtype"),
     "merge_lora": ("model", "merge_lora"),
@@ -56,7 +56,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "calibration_feed": ("quantization", "calibration", "feed"),
 }
 _OPTIONS = (
-    click.option("--quantization", type=click.Choice(list(QUANTIZATIONS)), help=f"Weights and activations. Available: {', '.join(available(QUANTIZATIONS))}."),
+    click.option("--quantization", type=click.Choice(list(QUANTIZATIONS)), help="Number format of weights and inputs."),
     click.option("--kv-cache", type=click.Choice(KV_CACHE_DTYPES), help="KV cache dtype; auto keeps the model's."),
     click.option("--dequantize", is_flag=True, default=None, help="Read an already quantized model as plain weights."),
     click.option("--dtype", type=click.Choice(DTYPES), help="dtype of unquantized tensors; auto keeps the source's (float32 becomes float16)."),
@@ -70,6 +70,7 @@ _OPTIONS = (
     click.option("--smoothquant-alpha", type=click.FloatRange(0, 1), metavar="A", help="int8_smoothquant: share of the range that moves from inputs to weights; default 0.5."),
     click.option("--act-order", is_flag=True, default=None, help="int4_gptq: round the columns of large inputs first."),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these Hugging Face modules unquantized, e.g. '*.down_proj'; may be given several times."),
+    click.option("--override", multiple=True, metavar="PATTERN=SCHEME", help="Give these Hugging Face modules a scheme of their own; may be given several times."),
     click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE", help="Text, JSONL or safetensors (input_ids) to calibrate on; default: built-in texts."),
     click.option("--calibration-field", metavar="KEY", help="Key of JSONL records that holds the text, the messages of a chat or the token ids; default: text, else messages, else input_ids."),
     click.option("--calibration-seed", type=click.IntRange(min=0), metavar="N", help="Shuffle the samples before they are taken; default: their order."),
@@ -102,16 +103,11 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
     """
     from trtbuild import spec
 
-    scheme = given.get("quantization")
-    if scheme is not None and QUANTIZATIONS[scheme] is None:
-        raise UsageError(
-            f"quantization '{scheme}' is not available in this version",
-            hint=f"available: {', '.join(available(QUANTIZATIONS))}",
-        )
     if given.get("group_size") is not None:
         given["group_size"] = int(given["group_size"])
     if not given.get("exclude"):
         given.pop("exclude", None)
+    given["overrides"] = _overrides(given.pop("override", None) or ())
     if (source / "trtbuild.yaml").is_file() and not (source / "config.json").is_file():
         source = source / "trtbuild.yaml"
     if source.is_dir():
@@ -136,11 +132,22 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
     return spec.parse(data, origin=str(source))
 
 
+def _overrides(given: Iterable[str]) -> dict[str, str] | None:
+    """Return pattern -> scheme; None when nothing was given."""
+    pairs = [text.rpartition("=") for text in given]
+    for pattern, sign, name in pairs:
+        if not (pattern and sign and name):
+            raise UsageError(
+                f"--override {pattern}{sign}{name} is not PATTERN=SCHEME", hint="e.g. --override '*.down_proj=fp8'"
+            )
+    return {pattern: name for pattern, _, name in pairs} or None
+
+
 def target_option(*, multiple: bool) -> Callable[[F], F]:
     """Return the decorator for --target."""
     return click.option(
         "--target",
         type=click.Choice(list(TARGETS)),
         multiple=multiple,
-        help=f"Available: {', '.join(available(TARGETS))}.",
+        help="What the checkpoint is for.",
     )

@@ -12,6 +12,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("trtbuild.cli.plan:plan", "Say what a deployment will be, from headers alone; write nothing."),
     "convert": ("trtbuild.cli.convert:convert", "Convert a Hugging Face checkpoint to rank files."),
     "verify": ("trtbuild.cli.verify:verify", "Read a checkpoint again: digests, and every weight against its source."),
+    "evaluate": ("trtbuild.cli.evaluate:evaluate", "Compare a quantized checkpoint with its source on held-out text."),
     "build": ("trtbuild.cli.build:build", "Convert and assemble everything a server needs in one folder."),
     "lora": ("trtbuild.cli.lora:lora", "Write a LoRA adapter for TensorRT-LLM's LoRA cache."),
     "render": ("trtbuild.cli.render:render", "Render the Triton model repository."),

@@ -19,10 +19,10 @@ from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Part, Slot
 from trtbuild.quant.codecs.base import Scales, per_group
 from trtbuild.quant.codecs.fp8 import scale_of
-from trtbuild.quant.recipes import Recipes
+from trtbuild.quant.recipes import RecipeBook, Recipes
 from trtbuild.quant.scheme import Form, Role
 from trtbuild.quant.stats import CalibrationStats
-from trtbuild.safetensors_file import TensorInfo, TensorReader
+from trtbuild.safetensors_file import TensorReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Knowledge:
 
     plan: ConversionPlan
     stats: CalibrationStats | None
-    recipes: Recipes = field(default_factory=Recipes)
+    recipes: RecipeBook = field(default_factory=Recipes)
 
     def multiplier(self, modules: Sequence[str], reader: TensorReader) -> NDArray[Any] | None:
         """Return what the kernel multiplies the input of a scale group by, [in] float32; None for ones."""
@@ -108,9 +108,9 @@ def encoder(
     """
     codec, dtype = form.codec, knowledge.plan.layout.dtype
     assert codec is not None
-    given_scale = knowledge.recipes.tensors.get(f"{part.module}.weight_scale")
-    given_codes = knowledge.recipes.tensors.get(f"{part.module}.codes")
-    if coding.multiplier is None and given_scale is None and codec.is_elementwise:
+    recipes, module = knowledge.recipes, part.module
+    has_scale, has_codes = recipes.has(module, "weight_scale"), recipes.has(module, "codes")
+    if coding.multiplier is None and not has_scale and codec.is_elementwise:
         look_up = tabled(
             lambda block: codec.encode(block, coding.whole, dtype), part, source_dtype, is_elementwise=True
         )
@@ -121,25 +121,19 @@ def encoder(
         if coding.multiplier is not None:
             exact /= coding.multiplier
         scales = coding.whole
-        if given_scale is None:
-            scales = codec.of_block(exact, scales)
+        spans = list(part.view.ranges(start, start + len(block))) if part.view else [(start, start + len(block))]
+        if has_scale:
+            scales = Scales(recipes.rows(module, "weight_scale", spans, reader), scales.second)
         else:
-            scales = Scales(_rows(given_scale, part, start, len(block), reader), scales.second)
-        if given_codes is not None:
+            scales = codec.of_block(exact, scales)
+        if has_codes:
             assert scales.weight is not None
             # Encoding the numbers that the codes stand for gives the codes back.
-            exact = _rows(given_codes, part, start, len(block), reader).astype(np.float32)
+            exact = recipes.rows(module, "codes", spans, reader).astype(np.float32)
             exact *= per_group(scales.weight, exact.shape[1])
         return codec.encode(exact, scales, dtype), scales
 
     return encode
-
-
-def _rows(info: TensorInfo, part: Part, start: int, count: int, reader: TensorReader) -> NDArray[Any]:
-    """Return rows [start, start + count) of a part from a tensor that has the rows of its source."""
-    spans = part.view.ranges(start, start + count) if part.view else [(start, start + count)]
-    pieces = [reader.read_rows(info, *span) for span in spans]
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def fold_norm(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Problems listed before the rest is only counted.
 _LISTED = 4
 _MOST_TP = 64
+#: Architectures whose MoE block may have an entry of its own in quant_cfg.json (1.4.3).
+_MIXED_EXPERTS = ("MixtralForCausalLM",)
 
 
 def check_fit(layout: Layout, options: ConversionOptions) -> None:
@@ -32,6 +34,7 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
     """
     _check_forms(layout, options)
     _check_overrides(layout)
+    _check_mixture(layout, options)
     problems = [problem for slot in layout.slots for problem in _problems(layout, slot, options)]
     if problems:
         more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
@@ -73,13 +76,34 @@ def _check_overrides(layout: Layout) -> None:
                 f"linears that the kernels read as one are to be quantized differently ({mixed})",
                 hint="name all of them, or none",
             )
-    names = {slot.module for slot in layout.slots if slot.rule.quantizable and not layout.is_quantized(slot)}
-    quantized = {slot.module for slot in layout.slots if layout.is_quantized(slot)}
-    if layout.parallel.pp_size > 1 and (clash := sorted(names & quantized)):
+    by_name: dict[str, set[str]] = {}
+    for slot in layout.slots:
+        if scheme := layout.scheme_of(slot):
+            by_name.setdefault(slot.module, set()).add(scheme.name)
+    clash = [name for name, found in by_name.items() if len(found) > 1]
+    if clash:
         raise UsageError(
-            f"{clash[0]} is quantized in one pipeline stage and excluded in another; layers are numbered from 0 in each stage, and "
-            "config.json cannot tell them apart",
-            hint="use --pp 1, or exclude the same layers of every stage",
+            f"{clash[0]} is quantized differently in two pipeline stages ({', '.join(sorted(by_name[clash[0]]))}); layers are numbered "
+            "from 0 in each stage, and the config cannot tell them apart",
+            hint="use --pp 1, or treat the same layers of every stage alike",
+        )
+
+
+def _check_mixture(layout: Layout, options: ConversionOptions) -> None:
+    """Refuse mixtures that the loaders cannot read (checkpoint specification 1.4.3)."""
+    used = {scheme for slot in layout.slots if (scheme := layout.scheme_of(slot)) and scheme.name != "none"}
+    if len(used) < 2 and not layout.is_mixed:
+        return
+    by_loader = [scheme.name for scheme in used if scheme.ranks and scheme.ranks.loaded]
+    if by_loader:
+        raise UsageError(
+            f"{by_loader[0]} is quantized by the loader, all linears alike, and cannot be mixed with others",
+            hint="use int4_awq, int8_smoothquant or fp8 for these linears",
+        )
+    if "ranks" in options.layouts and layout.dims.num_experts and layout.dims.architecture not in _MIXED_EXPERTS:
+        raise UsageError(
+            f"TensorRT engines load mixed precision with experts for {' and '.join(_MIXED_EXPERTS)} only, not {layout.dims.architecture}",
+            hint="use one scheme, with --exclude, or --target pytorch",
         )
 
 
@@ -136,25 +160,25 @@ def _is_row_parallel(layout: Layout, slot: Slot) -> bool:
 
 def choose_group_size(layout: Layout, options: ConversionOptions) -> Layout:
     """Return the layout with the largest group size that fits, unless one was asked for or none does."""
-    if options.group_size is not None or layout.scheme.name not in GROUPED:
+    if options.group_size is not None or not any(scheme.name in GROUPED for scheme in layout.schemes):
         return layout
     for size in sorted(GROUP_SIZES, reverse=True):
         other = _with_group_size(layout, options, size)
-        if not other.scheme.unverified and _fits(other, options, layout.parallel.tp_size):
+        if not any(scheme.unverified for scheme in other.schemes) and _fits(other, options, layout.parallel.tp_size):
             return other
     return layout
 
 
 def _with_group_size(layout: Layout, options: ConversionOptions, size: int) -> Layout:
-    return replace(layout, scheme=load_scheme(layout.scheme.name, options.scheme_options(size)))
+    chosen = options.scheme_options(size)
+    overrides = tuple((pattern, load_scheme(scheme.name, chosen)) for pattern, scheme in layout.overrides)
+    return replace(layout, scheme=load_scheme(layout.scheme.name, chosen), overrides=overrides)
 
 
 def _way_out(layout: Layout, options: ConversionOptions) -> str:
     """Return what would fit: another group size, another tp size, or another scheme."""
-    for size in GROUP_SIZES if layout.scheme.name in GROUPED else ():
-        if size != layout.scheme.group_size and _fits(
-            _with_group_size(layout, options, size), options, layout.parallel.tp_size
-        ):
+    for size in GROUP_SIZES if any(scheme.name in GROUPED for scheme in layout.schemes) else ():
+        if _fits(_with_group_size(layout, options, size), options, layout.parallel.tp_size):
             return f"--group-size {size} fits"
     sizes = [tp for tp in range(1, _MOST_TP + 1) if tp != layout.parallel.tp_size and _fits(layout, options, tp)]
     if sizes:

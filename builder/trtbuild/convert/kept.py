@@ -98,8 +98,8 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
         )
     notes = [f"the source is quantized ({found.method}, {found.algorithm}) and is copied as it is", *found.notes]
     notes += [loaded[found.algorithm]] if loaded[found.algorithm] else []
-    scheme = _RUNS_AS[found.algorithm]
-    notes += check_hardware(first.hardware.gpu, target=first.target, scheme=scheme, kv_cache=quantization.kv_cache)
+    schemes = (_RUNS_AS[found.algorithm],)
+    notes += check_hardware(first.hardware.gpu, target=first.target, schemes=schemes, kv_cache=quantization.kv_cache)
     return KeptFolder(raw, found, tuple(notes))
 
 

@@ -6,17 +6,18 @@ Decides what becomes of weights that are quantized already: kept as they are, de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtbuild.errors import UsageError
 from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
+from trtbuild.quant.sources.kept import KEPT, KeptRecipes, keep_int4
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Deployment
 
-#: Algorithm of a quantized source -> scheme whose rank files hold the very same numbers.
-KEPT_BY = {"FP8": "fp8"}
+#: Algorithm of a quantized source -> schemes whose files hold the very same numbers; the first is named to the user.
+KEPT_BY: dict[str, tuple[str, ...]] = {"FP8": ("fp8",), **dict.fromkeys(KEPT, ("int4_awq", "int4_gptq", "int4_rtn"))}
 #: Largest E4M3 number: a stored scale times this is the range it stands for.
 _E4M3_MAX = 448.0
 
@@ -25,6 +26,7 @@ _KEPT = (
     "the source's weights ({what}) are kept; where the layout wants one scale for several (q, k, v; gate and up), those with a smaller "
     "one are rounded again"
 )
+_KEPT_INT4 = "the source's codes and scales ({what}) are kept; nothing is searched"
 _DROPPED = "the source has scales for an FP8 KV cache, which are not written; --kv-cache fp8 keeps them"
 
 
@@ -36,11 +38,15 @@ class KnownRanges:
         weight_amax: Hugging Face module -> range of its weight.
         input_amax: Hugging Face module -> range of its input.
         kv_amax: attention module ("model.layers.0.self_attn") -> ranges of keys and of values.
+        recipes: of INT4 weights, whose codes they give back.
+        group_size: of those.
     """
 
     weight_amax: Mapping[str, float]
     input_amax: Mapping[str, float]
     kv_amax: Mapping[str, tuple[float, float]]
+    recipes: KeptRecipes | None = None
+    group_size: int | None = None
 
     def stats(self, modules: Sequence[str], num_layers: int, *, needs_kv: bool) -> CalibrationStats | None:
         """Return the ranges as those of a calibration, None when one that is needed is missing.
@@ -111,12 +117,22 @@ def _open_model(deployment: Deployment) -> OpenedSource:
         )
     if found.algorithm == "NONE":  # only its KV cache is
         return OpenedSource(found.source, notes=found.notes)
-    keeper = KEPT_BY.get(found.algorithm)
-    if keeper == deployment.quantization.scheme:
+    keepers = KEPT_BY.get(found.algorithm, ())
+    if deployment.quantization.scheme in keepers and found.algorithm in KEPT:
+        asked = deployment.quantization.group_size
+        if asked is not None and asked != found.group_size:
+            raise UsageError(
+                f"--group-size {asked}: {raw.path} has groups of {found.group_size}",
+                hint="leave it out, or add --dequantize to quantize again",
+            )
+        notes = (_KEPT_INT4.format(what=what), *filter(None, (KEPT[found.algorithm],)), *found.notes)
+        ranges = replace(_ranges(found), recipes=keep_int4(found), group_size=found.group_size)
+        return OpenedSource(found.source, ranges, notes)
+    if deployment.quantization.scheme in keepers:
         dropped = found.kv_scales and deployment.quantization.kv_cache == "auto"
         notes = (_KEPT.format(what=what), *((_DROPPED,) if dropped else ()), *found.notes)
         return OpenedSource(found.source, _ranges(found), notes)
-    keep = f"keep it with --quantization {keeper}, or " if keeper else ""
+    keep = f"keep it with --quantization {keepers[0]}, or " if keepers else ""
     raise UsageError(
         f"{raw.path} is already quantized ({what}), and scheme '{deployment.quantization.scheme}' does not keep that",
         hint=f"{keep}add --dequantize to convert the dequantized weights, or use the unquantized model",

@@ -21,16 +21,15 @@ from trtbuild.dims import ModelDims
 from trtbuild.dtypes import FLOATS, FROM_CONFIG, SIZES, TO_CONFIG
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.layout import Layout, Part, Slot
-from trtbuild.names import GROUP_SIZES, GROUPED, QUANTIZATIONS, available
+from trtbuild.names import GROUP_SIZES, GROUPED
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
-from trtbuild.quant.scheme import SchemeOptions, load_scheme
+from trtbuild.quant.scheme import QuantScheme, SchemeOptions, load_scheme
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.rank_config import rank_quantization
 from trtbuild.rope import Rope
 from trtbuild.safetensors_file import SourceTensor
 from trtbuild.source import SourceCheckpoint
-from trtbuild.spec import require_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ class ConversionOptions:
     Attributes:
         group_size: of the schemes with groups; None: the larger one that fits.
         exclude: patterns of Hugging Face modules that stay unquantized.
+        overrides: (pattern of Hugging Face modules, scheme), the first that matches counts; after `exclude`.
         layouts: what will be written: "ranks", "unified" or both.
         serving_tp_size: how the server will cut a unified folder.
     """
@@ -52,6 +52,7 @@ class ConversionOptions:
     smoothquant_alpha: float = 0.5
     act_order: bool = False
     exclude: tuple[str, ...] = ()
+    overrides: tuple[tuple[str, str], ...] = ()
     allow_unverified: bool = False
     layouts: tuple[str, ...] = ("ranks",)
     serving_tp_size: int = 1
@@ -222,7 +223,6 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
         )
     parallel = _parallel(options.parallel, arch, dims)
     source = replace(source, tensors=_canonical(source, arch))
-    excluded = load_scheme("none")
     layout = Layout(
         arch=arch,
         dims=dims,
@@ -230,9 +230,11 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
         scheme=load_scheme(options.quantization, options.scheme_options(options.group_size or GROUP_SIZES[-1])),
         kv_format=KV_CACHE_FORMATS[options.kv_cache],
         dtype=_dtype(options.dtype, dims, source),
-        overrides=tuple((pattern, excluded) for pattern in options.exclude),
+        overrides=_overrides(options, options.group_size or GROUP_SIZES[-1]),
     )
-    layout = choose_group_size(layout, options)
+    layout = (
+        _keep(layout, options, opened) if opened.known and opened.known.recipes else choose_group_size(layout, options)
+    )
     vocab_multiple = max((each.ranks.vocab_multiple for each in layout.schemes if each.ranks), default=1)
     layout = replace(layout, parallel=replace(parallel, vocab_multiple=vocab_multiple))
     _check_tensors(source, layout)
@@ -240,6 +242,38 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     if layers is not None:
         layout = _first_layers(layout, layers)
     return ConversionPlan(source, layout, options, (*opened.notes, *_warnings(layout, options)), opened.known)
+
+
+def _overrides(options: ConversionOptions, group_size: int) -> tuple[tuple[str, QuantScheme], ...]:
+    chosen = options.scheme_options(group_size)
+    named = (*((pattern, "none") for pattern in options.exclude), *options.overrides)
+    return tuple((pattern, load_scheme(name, chosen)) for pattern, name in named)
+
+
+def _keep(layout: Layout, options: ConversionOptions, opened: OpenedSource) -> Layout:
+    """Return the layout of a source whose INT4 codes are kept: its group size, and nothing to search.
+
+    Raises:
+        UsageError: a linear that is to be quantized is not quantized in the source.
+    """
+    assert opened.known is not None
+    assert opened.known.recipes is not None
+    assert opened.known.group_size is not None
+    scheme = load_scheme(options.quantization, options.scheme_options(opened.known.group_size))
+    layout = replace(layout, scheme=replace(scheme, search=None))
+    modules = [
+        part.module
+        for slot in layout.slots
+        if (found := layout.scheme_of(slot)) and found.group_size
+        for part in slot.parts
+    ]
+    plain = [module for module in modules if not opened.known.recipes.has(module, "weight_scale")]
+    if plain:
+        raise UsageError(
+            f"{opened.source.path} is quantized, but these linears of it are not: {_first(plain)}",
+            hint="add --exclude for each of them (patterns are allowed), or --dequantize to quantize everything again",
+        )
+    return layout
 
 
 def _first_layers(layout: Layout, layers: int) -> Layout:
@@ -293,10 +327,11 @@ def _canonical(source: SourceCheckpoint, arch: ArchSpec) -> dict[str, SourceTens
 
 def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     """Say what will be done beyond what was asked, and what the kernels may not take."""
-    for pattern in unmatched(layout, options.exclude):
-        yield f"--exclude {pattern} matches no linear of {layout.dims.architecture}"
-    if layout.scheme.group_size and options.group_size is None and layout.scheme.name in GROUPED:
-        yield f"the group size is {layout.scheme.group_size}: the largest that fits this model at tp={layout.parallel.tp_size}"
+    for pattern in unmatched(layout, (*options.exclude, *(pattern for pattern, _ in options.overrides))):
+        yield f"the pattern {pattern} matches no linear of {layout.dims.architecture}"
+    sizes = {scheme.group_size for scheme in layout.schemes if scheme.name in GROUPED}
+    if sizes and options.group_size is None:
+        yield f"the group size is {max(sizes)}: the largest that fits this model at tp={layout.parallel.tp_size}"
     heads, vocab, tp_size = layout.dims.num_kv_heads, layout.dims.vocab_size, layout.parallel.tp_size
     for slot in layout.slots:
         scheme = layout.scheme_of(slot)
@@ -382,17 +417,3 @@ def _check_tensor(info: SourceTensor, shape: tuple[int, ...], source: SourceChec
 
 def _first(names: list[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
-
-
-def check_options(*, quantization: str, target: str) -> None:
-    """Refuse by name what this version does not do.
-
-    Raises:
-        UsageError: an unavailable scheme or target.
-    """
-    require_target(target)
-    if not QUANTIZATIONS.get(quantization):
-        raise UsageError(
-            f"quantization '{quantization}' is not available in this version",
-            hint=f"available: {', '.join(available(QUANTIZATIONS))}",
-        )

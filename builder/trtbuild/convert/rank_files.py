@@ -5,7 +5,6 @@ Knows which parts it wants of a group and what becomes of them; reading, order a
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,12 +22,14 @@ from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.cast import cast
 from trtbuild.convert.encoding import Knowledge, LinearCoding, encoder, group_codings
 from trtbuild.convert.journal import INPUTS, Journal
+from trtbuild.convert.unified_config import write_json
 from trtbuild.convert.writer import RankWriter
 from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Part, Slot
 from trtbuild.parallel import Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES
 from trtbuild.quant.scheme import Form
+from trtbuild.rank_config import QUANT_CFG, rank_quant_cfg
 from trtbuild.shard import Cut
 
 
@@ -136,7 +137,9 @@ class RankSink:
         config = {**self._plan.config(), "producer": {"name": "trtbuild", "version": __version__}}
         if self._layout.kv_format:
             config["trtbuild"] = {**config.get("trtbuild", {}), "kv_cache_scale_floor": self._layout.kv_format.floor}
-        (self._folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_json(self._folder / "config.json", config)
+        if quant_cfg := rank_quant_cfg(self._layout):
+            write_json(self._folder / QUANT_CFG, quant_cfg)
 
     def _names(self, group: Sequence[Slot]) -> list[tuple[int, str]]:
         return [stored for slot in group for stored in self._stored(slot)]

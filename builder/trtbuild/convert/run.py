@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from trtbuild import manifest
 from trtbuild.console import progress
 from trtbuild.convert.opening import open_source
-from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
+from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
 from trtbuild.errors import TrtbuildError
 from trtbuild.hardware import check_hardware
@@ -57,7 +57,6 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
     """
     quantization, parallel = deployment.quantization, deployment.parallel
     is_unified = LAYOUTS[deployment.target] == "unified"
-    check_options(quantization=quantization.scheme, target=deployment.target)
     hardware = _check_hardware(deployment)
     opened = open_source(deployment)
     source = opened.source
@@ -77,6 +76,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
         smoothquant_alpha=quantization.smoothquant_alpha,
         act_order=quantization.act_order,
         exclude=quantization.exclude,
+        overrides=tuple(quantization.overrides.items()),
         allow_unverified=quantization.allow_unverified,
         layouts=tuple(dict.fromkeys((LAYOUTS[deployment.target], *also))),
         serving_tp_size=parallel.tp_size,
@@ -121,7 +121,10 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
 def _check_hardware(deployment: Deployment) -> list[str]:
     quantization = deployment.quantization
     return check_hardware(
-        deployment.hardware.gpu, target=deployment.target, scheme=quantization.scheme, kv_cache=quantization.kv_cache
+        deployment.hardware.gpu,
+        target=deployment.target,
+        schemes=(quantization.scheme, *quantization.overrides.values()),
+        kv_cache=quantization.kv_cache,
     )
 
 
@@ -192,7 +195,8 @@ def convert_all(
     from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks
 
-    knowledge = Knowledge(plan, stats, Recipes.open(kept.with_suffix("")))
+    known = plan.known.recipes if plan.known else None
+    knowledge = Knowledge(plan, stats, known or Recipes.open(kept.with_suffix("")))
     start = time.perf_counter()
     with ExitStack() as stack:
         sinks: list[RankSink | UnifiedSink] = []

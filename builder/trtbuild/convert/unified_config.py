@@ -15,6 +15,7 @@ from typing import Any
 
 from trtbuild import __version__
 from trtbuild.dtypes import TO_CONFIG
+from trtbuild.rank_config import QUANT_CFG, layer_entry
 from trtbuild.safetensors_file import refuse_lfs_pointer
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
 from trtbuild.unified_checkpoint import QUANT_CONFIG
@@ -34,15 +35,16 @@ _PRODUCER = {"name": "trtbuild", "version": __version__}
 
 def hf_quant_config(unified: UnifiedLayout) -> dict[str, Any] | None:
     """Return what hf_quant_config.json says, None when nothing is quantized (2.1)."""
-    kv_format = unified.layout.kv_format
-    if unified.form.quant_algo is None and kv_format is None:
+    kv_format, form = unified.layout.kv_format, unified.form
+    if unified.quant_algo is None and kv_format is None:
         return None
+    layers = {weight.part.module: layer_entry(weight.form) for weight in unified.weights if weight.form}
     return {
         "producer": _PRODUCER,
         "quantization": {
-            "quant_algo": unified.form.quant_algo,
+            "quant_algo": unified.quant_algo,
             "kv_cache_quant_algo": kv_format.quant_algo if kv_format else None,
-            **unified.form.config,
+            **({"quantized_layers": layers} if unified.layout.is_mixed else form.config),
             "exclude_modules": unified.exclude_modules,
         },
     }
@@ -52,12 +54,13 @@ def quantization_config(unified: UnifiedLayout) -> dict[str, Any] | None:
     """Return `quantization_config` of config.json, None when nothing is quantized (2.2)."""
     if hf_quant_config(unified) is None:
         return None
-    groups = {"group_0": {**unified.form.description, "targets": ["Linear"]}} if unified.form.description else None
+    description = {} if unified.layout.is_mixed else unified.form.description
+    groups = {"group_0": {**description, "targets": ["Linear"]}} if description else None
     scheme = {"dynamic": False, "num_bits": 8, "type": "float"} if unified.layout.kv_format else None
     return {
         **({"config_groups": groups} if groups else {}),
         "ignore": unified.exclude_modules,
-        "quant_algo": unified.form.quant_algo,
+        "quant_algo": unified.quant_algo,
         **({"kv_cache_scheme": scheme} if scheme else {}),
         "producer": _PRODUCER,
         "quant_method": "modelopt",
@@ -126,6 +129,8 @@ def write_beside(source: SourceCheckpoint, unified: UnifiedLayout, folder: Path)
     quantization = hf_quant_config(unified)
     if quantization is not None:
         write_json(folder / QUANT_CONFIG, quantization)
+        if unified.layout.is_mixed:  # releases around 1.0 insist on a file of their own (2.3)
+            write_json(folder / QUANT_CFG, quantization["quantization"])
     if list(unified.files) != [SINGLE]:
         write_json(folder / INDEX, index(unified))
     write_tokenizer(source, folder)

@@ -6,10 +6,10 @@ the linear it works on. Knows neither torch nor layouts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 
@@ -55,6 +55,22 @@ class Recipe:
 _FIELDS = ("pre_quant_scale", "weight_scale", "codes")
 
 
+class RecipeBook(Protocol):
+    """Where recipes are looked up."""
+
+    def has(self, module: str, field: str) -> bool:
+        """Say whether a field of a recipe is known."""
+        ...
+
+    def rows(self, module: str, field: str, spans: Iterable[tuple[int, int]], reader: TensorReader) -> NDArray[Any]:
+        """Return rows [start, stop) of each span of a field, one below the other."""
+        ...
+
+    def of_group(self, modules: Sequence[str], reader: TensorReader) -> NDArray[Any] | None:
+        """Return the input multiplier that the linears of a scale group share, [in] float32; None for ones."""
+        ...
+
+
 @dataclass(frozen=True)
 class Recipes:
     """The recipes of a model.
@@ -76,6 +92,18 @@ class Recipes:
         for file in sorted(folder.glob(_FILES)):
             found.update(read_header(file))
         return cls(found)
+
+    def has(self, module: str, field: str) -> bool:
+        """Say whether a field of a recipe is known."""
+        return f"{module}.{field}" in self.tensors
+
+    def rows(self, module: str, field: str, spans: Iterable[tuple[int, int]], reader: TensorReader) -> NDArray[Any]:
+        """Return some rows of a field of a recipe, as it was written."""
+        import numpy as np
+
+        info = self.tensors[f"{module}.{field}"]
+        pieces = [reader.read_rows(info, *span) for span in spans]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def of_group(self, modules: Sequence[str], reader: TensorReader) -> NDArray[Any] | None:
         """Return the input multiplier that the linears of a scale group share, [in] float32; None for ones."""

@@ -196,10 +196,8 @@ def default_feed(schemes: Iterable[QuantScheme]) -> Literal["original", "quantiz
 
 
 def load_scheme(name: str, options: SchemeOptions | None = None) -> QuantScheme:
-    """Return the scheme of an available name (`spec.py` refuses the others)."""
-    entry = QUANTIZATIONS[name]
-    assert entry is not None, name
-    module, _, attribute = entry.partition(":")
+    """Return the scheme of a name (`spec.py` refuses unknown ones)."""
+    module, _, attribute = QUANTIZATIONS[name].partition(":")
     scheme: QuantScheme = getattr(import_module(module), attribute)(options or SchemeOptions())
     return scheme
 
@@ -207,12 +205,12 @@ def load_scheme(name: str, options: SchemeOptions | None = None) -> QuantScheme:
 def scheme_of_algo(
     quant_algo: str | None, *, layout: Literal["ranks", "unified"], group_size: int
 ) -> QuantScheme | None:
-    """Return a scheme whose checkpoints say `quant_algo`, or None when no available scheme writes it.
+    """Return a scheme whose checkpoints say `quant_algo`, or None when no scheme writes it.
 
     Several may (GPTQ and AWQ lie alike): the first is as good as any for reading.
     """
     options = SchemeOptions(group_size=group_size)
-    for name in (name for name, entry in QUANTIZATIONS.items() if entry):
+    for name in QUANTIZATIONS:
         scheme = load_scheme(name, options)
         form = getattr(scheme, layout)
         if form is not None and form.quant_algo == quant_algo:

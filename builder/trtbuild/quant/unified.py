@@ -6,7 +6,7 @@ Source: unified checkpoint specification 2.1 to 2.8 (modelopt/torch/export/{unif
 from __future__ import annotations
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.names import QUANTIZATIONS, available
+from trtbuild.names import QUANTIZATIONS
 from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.scheme import Form, QuantScheme, load_scheme
 
@@ -23,7 +23,7 @@ _NEAREST: dict[str, tuple[str, ...]] = {
 
 def unified_schemes() -> list[str]:
     """Return the schemes that the folder has a form for that a loader takes."""
-    return [name for name in available(QUANTIZATIONS) if (form := load_scheme(name).unified) and not form.unverified]
+    return [name for name in QUANTIZATIONS if (form := load_scheme(name).unified) and not form.unverified]
 
 
 def unified_form(scheme: QuantScheme) -> Form:

@@ -62,6 +62,7 @@ def test_every_verb_has_an_example_and_the_common_options(verb: str, cli: Cli) -
         "plan",
         "convert",
         "verify",
+        "evaluate",
         "build",
         "lora",
         "architectures",

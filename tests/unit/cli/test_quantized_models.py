@@ -10,6 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.conftest import GOLDENS, read_safetensors, write_safetensors
+from tests.unit.quant_sources.folders import pack_low_first
+
+from trtbuild.quant.codecs.base import Scales
+from trtbuild.quant.codecs.int4 import Int4Codec, unpack_rows
 
 Cli = Callable[..., tuple[int, str, str]]
 Make = Callable[..., Path]
@@ -181,3 +185,86 @@ def test_a_copy_is_refused_for_a_gpu_that_does_not_run_it(cli: Cli) -> None:
     code, _, err = cli("convert", source, "--target", "pytorch", "--dry-run", "--gpu", "h100")
     assert (code, "quantization 'nvfp4' does not run on h100 (SM90)" in " ".join(err.split())) == (2, True), err
     assert cli("convert", source, "--target", "pytorch", "--dry-run", "--gpu", "b200")[0] == 0
+
+
+def gptq_folder(folder: Path, *, desc_act: bool = False, zero: int = 8) -> dict[str, np.ndarray]:
+    """Write the golden llama as a GPTQ folder of groups of 64; return module -> codes [out, in], -8 to 7."""
+    source = read_safetensors(GOLDENS / "llama" / "source" / "model.safetensors")
+    tensors, codes, codec = {}, {}, Int4Codec(64)
+    for name, weight in source.items():
+        module = name.removesuffix(".weight")
+        if not name.endswith("_proj.weight"):
+            tensors[name] = weight
+            continue
+        exact = weight.astype(np.float32)
+        scale = codec.of_block(exact, Scales()).weight
+        assert scale is not None
+        scale = scale.astype(np.float16)
+        codes[module] = unpack_rows(codec.encode(exact, Scales(scale.astype(np.float32)), "F16"))
+        unsigned = (codes[module].T.astype(np.int64) + zero).clip(0, 15)
+        tensors[f"{module}.qweight"] = pack_low_first(unsigned.T, 4).T
+        tensors[f"{module}.qzeros"] = pack_low_first(np.full((scale.shape[1], scale.shape[0]), zero - 1), 4)
+        tensors[f"{module}.scales"] = np.ascontiguousarray(scale.T)
+        index = np.arange(weight.shape[1]) // 64
+        tensors[f"{module}.g_idx"] = (index[::-1].copy() if desc_act else index).astype(np.int32)
+    config = json.loads((GOLDENS / "llama" / "source" / "config.json").read_text())
+    block = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": desc_act, "sym": True}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": block}))
+    write_safetensors(folder / "model.safetensors", tensors)
+    return codes
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "pytorch"])
+def test_symmetric_gptq_codes_are_kept_in_the_form_of_awq(target: str, cli: Cli, tmp_path: Path) -> None:
+    codes = gptq_folder(tmp_path / "model")
+    options = ("--quantization", "int4_gptq", "--target", target, "--tp", "2" if target == "tensorrt" else "1")
+    code, _, err = cli("convert", tmp_path / "model", "-o", tmp_path / "out", *options)
+    assert code == 0, err
+    assert "codes and scales (gptq, W4A16_GPTQ) are kept" in err and "unverified" in err and "calibrating" not in err
+    assert cli("verify", tmp_path / "out")[0] == 0
+    name = "model.layers.1.mlp.down_proj"
+    if target == "pytorch":
+        found = read_safetensors(tmp_path / "out" / "model.safetensors")
+        assert np.array_equal(unpack_rows(found[f"{name}.weight"]), codes[name])
+        assert (found[f"{name}.pre_quant_scale"] == 1).all()
+        return
+    ranks = [read_safetensors(tmp_path / "out" / f"rank{rank}.safetensors") for rank in range(2)]
+    stored = [unpack_rows(rank["transformer.layers.1.mlp.proj.weight"]) for rank in ranks]
+    assert np.array_equal(np.concatenate(stored, axis=1), codes[name])
+    stored = [unpack_rows(rank["transformer.layers.0.mlp.fc.weight"]) for rank in ranks]
+    assert np.array_equal(np.concatenate(stored), codes["model.layers.0.mlp.gate_proj"])
+    stored = [unpack_rows(rank["transformer.layers.0.attention.qkv.weight"])[64:96] for rank in ranks]
+    assert np.array_equal(np.concatenate(stored), codes["model.layers.0.self_attn.k_proj"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"), [({"desc_act": True}, "neighbouring inputs"), ({"zero": 7}, "zero points other than 8")]
+)
+def test_gptq_codes_that_the_form_cannot_hold_are_refused_before_work(
+    changes: dict[str, int], problem: str, cli: Cli, tmp_path: Path
+) -> None:
+    gptq_folder(tmp_path / "model", **changes)  # type: ignore[arg-type]
+    for verb in (("plan", tmp_path / "model"), ("convert", tmp_path / "model", "-o", tmp_path / "out")):
+        code, _, err = cli(*verb, "--quantization", "int4_gptq", "--target", "tensorrt")
+        assert (code, problem in err, "--dequantize" in err) == (2, True, True), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_codes_of_modelopts_int4_folders_are_kept_and_cut(cli: Cli, tmp_path: Path) -> None:
+    source = GOLDENS / "llama" / "hf" / "int4_awq_g64"
+    options = ("--quantization", "int4_awq", "--target", "tensorrt", "--tp", "2")
+    code, _, err = cli("convert", source, "-o", tmp_path / "out", *options)
+    assert code == 0, err
+    given = read_safetensors(source / "model.safetensors")
+    ranks = [read_safetensors(tmp_path / "out" / f"rank{rank}.safetensors") for rank in range(2)]
+    for ours, theirs in (("attention.dense", "self_attn.o_proj"), ("mlp.proj", "mlp.down_proj")):
+        name, hf = f"transformer.layers.0.{ours}", f"model.layers.0.{theirs}"
+        for suffix, key in (("weight", "weight"), ("weights_scaling_factor", "weight_scale")):
+            joined = np.concatenate([rank[f"{name}.{suffix}"] for rank in ranks], axis=1)
+            assert joined.tobytes() == given[f"{hf}.{key}"].tobytes()
+        joined = np.concatenate([rank[f"{name}.prequant_scaling_factor"] for rank in ranks])
+        assert joined.tobytes() == given[f"{hf}.pre_quant_scale"].tobytes()
+    assert cli("verify", tmp_path / "out")[0] == 0
+    code, _, err = cli("convert", source, "-o", tmp_path / "no", *options, "--group-size", "128")
+    assert (code, "has groups of 64" in err) == (2, True)

@@ -63,8 +63,12 @@ CELLS = [
 
 
 def check(kind: Any, name: str, target: str, sm: int) -> list[str]:
-    chosen = {"scheme": name, "kv_cache": "auto"} if kind is SCHEME else {"scheme": "none", "kv_cache": name}
-    return [note for note in check_hardware(f"sm{sm}", target=target, **chosen) if "CUDA 13" not in note]
+    schemes, kv_cache = ([name], "auto") if kind is SCHEME else (["none"], name)
+    return [
+        note
+        for note in check_hardware(f"sm{sm}", target=target, schemes=schemes, kv_cache=kv_cache)
+        if "CUDA 13" not in note
+    ]
 
 
 def test_the_specification_names_every_format_target_and_sm() -> None:
@@ -96,7 +100,7 @@ def test_a_format_is_refused_warned_about_or_taken_as_specified(
 @pytest.mark.parametrize("sm", [70, 75, *SMS])
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 def test_the_reference_target_is_never_refused(name: str, sm: int) -> None:
-    assert check_hardware(f"sm{sm}", target="reference", scheme=name, kv_cache="int8") == []
+    assert check_hardware(f"sm{sm}", target="reference", schemes=[name], kv_cache="int8") == []
 
 
 def test_formats_without_a_form_for_a_target_run_nowhere_with_it() -> None:
@@ -122,12 +126,12 @@ def test_formats_without_a_form_for_a_target_run_nowhere_with_it() -> None:
 )
 def test_the_nearest_is_named(scheme: str, gpu: str, target: str, expected: str) -> None:
     with pytest.raises(UsageError, match=f"the nearest that does is --quantization {expected}(;|$)"):
-        check_hardware(gpu, target=target, scheme=scheme, kv_cache="auto")
+        check_hardware(gpu, target=target, schemes=[scheme], kv_cache="auto")
 
 
 def test_another_target_that_takes_the_format_is_named() -> None:
     with pytest.raises(UsageError, match="fp8_block itself works with --target pytorch"):
-        check_hardware("h100", target="tensorrt", scheme="fp8_block", kv_cache="auto")
+        check_hardware("h100", target="tensorrt", schemes=["fp8_block"], kv_cache="auto")
 
 
 @pytest.mark.parametrize(
@@ -215,3 +219,10 @@ def test_a_misspelt_gpu_in_the_file_is_a_usage_error(cli: Cli, make_model: Make,
     code, _, err = cli("plan", tmp_path / "trtbuild.yaml")
     assert code == 2
     assert "hardware: unknown GPU 'h1000', did you mean 'h100'?" in " ".join(err.split())
+
+
+def test_schemes_of_single_linears_are_checked_too(cli: Cli, make_model: Make, tmp_path: Path) -> None:
+    quantization = "{scheme: int8_weight_only, overrides: {'*.down_proj': fp8}}"
+    (tmp_path / "trtbuild.yaml").write_text(f"model: {{path: {make_model()}}}\nquantization: {quantization}\n")
+    code, _, err = cli("plan", tmp_path / "trtbuild.yaml", "--target", "tensorrt", "--gpu", "a100")
+    assert (code, "quantization 'fp8' does not run on a100 (SM80)" in " ".join(err.split())) == (2, True), err

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from trtbuild.convert.opening import OpenedSource
-from trtbuild.convert.plan import ConversionOptions, ConversionPlan, check_options, plan_conversion
+from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.names import QUANTIZATIONS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.scheme import load_scheme
 from trtbuild.source import SourceCheckpoint
+from trtbuild.spec import require_target
 
 Make = Callable[..., Path]
 SEVEN = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -175,7 +176,7 @@ def test_totals_are_the_sums_of_what_is_listed(make_model: Make) -> None:
 
 def test_targets_and_sizes_that_do_not_exist_are_refused() -> None:
     with pytest.raises(UsageError, match="unknown target 'pytorhc', did you mean 'pytorch'"):
-        check_options(quantization="none", target="pytorhc")
+        require_target("pytorhc")
 
 
 def test_experts_are_refused_where_there_are_none(make_model: Make) -> None:

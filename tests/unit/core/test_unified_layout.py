@@ -20,7 +20,7 @@ from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conver
 from trtbuild.convert.unified import UnifiedSink
 from trtbuild.convert.unified_config import rotary_fields, tokenizer_config
 from trtbuild.errors import TrtbuildError
-from trtbuild.names import QUANTIZATIONS, available
+from trtbuild.names import QUANTIZATIONS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.scheme import load_scheme
 from trtbuild.quant.stats import CalibrationStats
@@ -166,7 +166,7 @@ def test_codes_looked_up_are_those_computed(make_model: Make, tmp_path: Path, mo
     assert files[0] == files[1]
 
 
-@pytest.mark.parametrize("scheme", [name for name in available(QUANTIZATIONS) if load_scheme(name).unified is None])
+@pytest.mark.parametrize("scheme", [name for name in QUANTIZATIONS if load_scheme(name).unified is None])
 def test_schemes_without_a_form_name_the_nearest(scheme: str) -> None:
     with pytest.raises(TrtbuildError, match=f"'{scheme}' has no form") as error:
         unified_form(load_scheme(scheme))

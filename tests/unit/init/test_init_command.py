@@ -159,11 +159,11 @@ def test_a_tp_size_that_does_not_fit_is_refused_with_those_that_do(model: Path) 
     assert not Path("trtbuild.yaml").exists()
 
 
-def test_unknown_settings_and_schemes_of_the_future_are_usage_errors(model: Path) -> None:
+def test_unknown_settings_and_schemes_are_usage_errors(model: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'limits'"):
         start("llama", settings={"limit.max_batch_size": 3})
-    with pytest.raises(UsageError, match="'nvfp4' is not available in this version"):
-        start("llama", settings={"quantization.scheme": "nvfp4"})
+    with pytest.raises(UsageError, match="unknown scheme 'nvfp5', did you mean 'nvfp4'"):
+        start("llama", settings={"quantization.scheme": "nvfp5"})
 
 
 def test_a_hub_name_without_download_says_how_to_fetch_it(model: Path) -> None:

@@ -13,16 +13,20 @@ from trtbuild.quant.calibrate.libraries import transformers
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint
 
 
-def require_tokenizer(source: SourceCheckpoint) -> None:
+def require_tokenizer(source: SourceCheckpoint, purpose: str) -> None:
     """Raise unless the folder holds a tokenizer.
+
+    Args:
+        source: the model folder.
+        purpose: what the texts are for, in the message.
 
     Raises:
         TrtbuildError: it holds none.
     """
     if not any((source.path / name).is_file() for name in TOKENIZER_ANY):
         raise TrtbuildError(
-            f"{source.path} has no tokenizer, and calibration texts must be tokenized",
-            hint="add the tokenizer files, or give token ids: --calibration FILE.safetensors with `input_ids`",
+            f"{source.path} has no tokenizer, and {purpose} texts must be tokenized",
+            hint="add the tokenizer files, or give token ids: a safetensors file with `input_ids`",
         )
 
 
@@ -31,10 +35,12 @@ class Encoder:
 
     Args:
         source: the model folder.
+        purpose: what the samples are for, in messages.
     """
 
-    def __init__(self, source: SourceCheckpoint) -> None:
+    def __init__(self, source: SourceCheckpoint, purpose: str) -> None:
         self._source = source
+        self._purpose = purpose
 
     def text(self, text: str) -> list[int]:
         """Return the ids of a text, with the special tokens that the tokenizer adds; none for a blank text.
@@ -82,7 +88,7 @@ class Encoder:
 
     @cached_property
     def _tokenizer(self) -> Any:  # Any: tokenizer classes of transformers share no typed base
-        require_tokenizer(self._source)
+        require_tokenizer(self._source, self._purpose)
         try:
             return transformers().AutoTokenizer.from_pretrained(
                 self._source.path, local_files_only=True, trust_remote_code=False

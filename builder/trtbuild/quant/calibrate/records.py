@@ -1,4 +1,4 @@
-"""Calibration files as lists of records, each a function that returns its token ids: a record that is not taken is never tokenized.
+"""Files of samples as lists of records, each a function that returns its token ids: a record that is not taken is never tokenized.
 
 Knows the kinds of files. Does not know how many records are wanted, nor in which order.
 """
@@ -22,14 +22,15 @@ DEFAULT_FIELD = "text"
 _STAND_INS = ("messages", "input_ids")
 
 
-def read_records(file: Path, encoder: Encoder, *, field: str, max_length: int) -> Sequence[Record]:
-    """Return the records of a calibration file in their order.
+def read_records(file: Path, encoder: Encoder, *, field: str, max_length: int, purpose: str) -> Sequence[Record]:
+    """Return the records of a file in their order.
 
     Args:
         file: text, JSONL or safetensors.
         encoder: of the model.
         field: the key of JSONL records that holds a text, a chat or token ids.
         max_length: tokens of the pieces that a text file without blank lines is cut into.
+        purpose: what the samples are for, in messages.
 
     Raises:
         TrtbuildError: the file cannot be read. A malformed JSONL line raises when its record is asked for.
@@ -40,9 +41,9 @@ def read_records(file: Path, encoder: Encoder, *, field: str, max_length: int) -
         return [
             partial(_line, line, f"{file}:{number}", encoder, field)
             # Not splitlines(): U+2028 and U+0085 may stand unescaped inside a JSON string.
-            for number, line in enumerate(_read_text(file).removesuffix("\n").split("\n"), start=1)
+            for number, line in enumerate(_read_text(file, purpose).removesuffix("\n").split("\n"), start=1)
         ]
-    blocks = [block.strip() for block in _read_text(file).replace("\r\n", "\n").split("\n\n")]
+    blocks = [block.strip() for block in _read_text(file, purpose).replace("\r\n", "\n").split("\n\n")]
     blocks = [block for block in blocks if block]
     if len(blocks) == 1:
         return _pieces(encoder.text(blocks[0]), max_length)
@@ -97,11 +98,11 @@ def _value(record: Any, where: str, field: str) -> tuple[str, Any]:
     return found, record[found]
 
 
-def _read_text(file: Path) -> str:
+def _read_text(file: Path, purpose: str) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise TrtbuildError(f"cannot read calibration file {file}: {error}", hint="it must be UTF-8 text") from error
+        raise TrtbuildError(f"cannot read {purpose} file {file}: {error}", hint="it must be UTF-8 text") from error
 
 
 def _rows_of_safetensors(file: Path) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Calibration samples: token ids from the built-in texts or from a file. Never a network call, never pickle.
+"""Samples to calibrate or to evaluate on: token ids from the built-in texts or from a file. Never a network call, never pickle.
 
 A text file holds samples separated by blank lines, or one long document; a JSONL file holds one object per line with a text, a chat
 or token ids; a safetensors file holds `input_ids` [samples, tokens], each row fed once. The ending of the name tells which, the rest
@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,7 @@ class Samples:
         return hashlib.sha256(json.dumps(self.rows).encode()).hexdigest()
 
 
-def check_samples(source: SourceCheckpoint, file: Path | None) -> None:
+def check_samples(source: SourceCheckpoint, file: Path | None, *, purpose: str = "calibration") -> None:
     """Refuse what can be seen without reading: a missing file, an unknown kind, texts without a tokenizer.
 
     A JSONL file may hold token ids alone, so whether it needs the tokenizer shows when it is read.
@@ -56,13 +57,13 @@ def check_samples(source: SourceCheckpoint, file: Path | None) -> None:
         TrtbuildError: calibration would fail.
     """
     if file is not None and not file.is_file():
-        raise TrtbuildError(f"calibration file {file} does not exist", hint="give a text, JSONL or safetensors file")
+        raise TrtbuildError(f"{purpose} file {file} does not exist", hint="give a text, JSONL or safetensors file")
     if file is not None and file.suffix not in _SUFFIXES:
         raise TrtbuildError(
-            f"calibration file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
+            f"{purpose} file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
         )
     if file is None or file.suffix not in (".safetensors", ".jsonl"):
-        require_tokenizer(source)
+        require_tokenizer(source, purpose)
 
 
 def load_samples(
@@ -74,8 +75,10 @@ def load_samples(
     max_length: int,
     field: str = DEFAULT_FIELD,
     seed: int | None = None,
+    texts: Sequence[str] = TEXTS,
+    purpose: str = "calibration",
 ) -> Samples:
-    """Return the samples to calibrate on.
+    """Return the samples to calibrate on, or to evaluate on.
 
     Args:
         source: the model, for its tokenizer.
@@ -85,16 +88,18 @@ def load_samples(
         max_length: longer ones are cut to this many tokens; so are safetensors rows.
         field: key of JSONL records that holds the text, the messages or the ids.
         seed: None takes the records in their order; a number shuffles them first, the same way on every machine.
+        texts: the built-in texts.
+        purpose: what they are for, in messages: "calibration" or "evaluation".
 
     Raises:
         TrtbuildError: the file is malformed, an id is out of range, or nothing is left to feed.
     """
-    check_samples(source, file)
-    encoder = Encoder(source)
+    check_samples(source, file, purpose=purpose)
+    encoder = Encoder(source, purpose)
     records: list[Record] = (
-        [partial(encoder.text, text) for text in TEXTS]
+        [partial(encoder.text, text) for text in texts]
         if file is None
-        else list(read_records(file, encoder, field=field, max_length=max_length))
+        else list(read_records(file, encoder, field=field, max_length=max_length, purpose=purpose))
     )
     if seed is not None:
         records = _shuffled(records, seed)
@@ -110,10 +115,10 @@ def load_samples(
             kept.append(tuple(row[:max_length]))
     origin = str(file) if file else "built-in texts"
     if empty or cut:
-        logger.info("calibration: %s: %d empty samples skipped, %d cut to %d tokens", origin, empty, cut, max_length)
+        logger.info("%s: %s: %d empty samples skipped, %d cut to %d tokens", purpose, origin, empty, cut, max_length)
     if not kept:
         raise TrtbuildError(
-            f"{origin}: no calibration sample is left; static scales need at least one", hint="add texts to the file"
+            f"{origin}: no {purpose} sample is left; at least one is needed", hint="add texts to the file"
         )
     low, high = min(map(min, kept)), max(map(max, kept))
     if low < 0 or high >= vocab_size:

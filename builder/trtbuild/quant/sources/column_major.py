@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Most that is read at once; almost every packed matrix of a model up to 70B parameters fits in one piece.
 PIECE_BYTES = 64 * 2**20
 _WORD_BITS = 32
+#: Bits of codes that can be kept, and the zero point of symmetric ones.
+_KEPT_BITS, _MIDDLE = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,26 @@ class ColumnMajorWeight:
             values *= factors
         check_values(values, info=self.scales)
         return values
+
+    def why_not_kept(self, reader: TensorReader) -> str:
+        """Return why the INT4 form of TensorRT-LLM cannot hold the codes, "" when it can; reads zero points and group index."""
+        import numpy as np
+
+        if self.bits != _KEPT_BITS:
+            return f"it has {self.bits} bits"
+        if self.group_index:
+            group = read_index(reader, self.group_index, self.scales.shape[0])
+            if (group != np.arange(self.shape[1]) // self.group_size).any():
+                return "its groups are not neighbouring inputs (desc_act)"
+        if (self._zeros(reader, 0, self.shape[0]) != _MIDDLE).any():
+            return f"it has zero points other than {_MIDDLE}"
+        return ""
+
+    def group_scales(self, reader: TensorReader, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the scales of rows [start, stop): float32 [rows, groups]."""
+        import numpy as np
+
+        return np.ascontiguousarray(read_columns(reader, self.scales, start, stop).T, dtype=np.float32)
 
     def _along_outputs(self, reader: TensorReader, info: TensorInfo, start: int, stop: int) -> NDArray[np.uint8]:
         """Return columns [start, stop) of codes whose words run along the outputs: [rows, columns]."""

@@ -107,3 +107,15 @@ class RowMajorWeight:
                 values *= factors
         check_values(values, info=self.codes)
         return values
+
+    def why_not_kept(self, _reader: TensorReader) -> str:
+        """Return why the INT4 form of TensorRT-LLM cannot hold the codes, "" when it can."""
+        if self.zero:
+            return "it has zero points"
+        if self.scale.column_index:
+            return "its groups are not neighbouring inputs"
+        return ""
+
+    def group_scales(self, reader: TensorReader, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the scales of rows [start, stop): float32 [rows, groups]."""
+        return self.scale.coding.read(reader, self.scale.info, start, stop)

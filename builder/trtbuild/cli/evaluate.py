@@ -1,0 +1,65 @@
+"""`trtbuild evaluate`: what is a quantized checkpoint worth, compared with its source?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtbuild.cli.accuracy_options import accuracy_options, resolve_accuracy
+from trtbuild.cli.options import common, json_output
+from trtbuild.names import CALIBRATION_DTYPES
+
+#: Exit code of a check that found something.
+_FOUND = 3
+
+
+@click.command(epilog="Example: trtbuild evaluate ./ckpt --max-perplexity-ratio 1.05 --html report.html")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--source", type=click.Path(path_type=Path), metavar="MODEL", help="The model; default: what the manifest names."
+)
+@accuracy_options
+@click.option(
+    "--dtype",
+    type=click.Choice(CALIBRATION_DTYPES),
+    default="float32",
+    show_default=True,
+    help="dtype of the computation.",
+)
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as an HTML page, too.")
+@json_output
+@common
+@click.pass_context
+def evaluate(
+    ctx: click.Context,
+    /,
+    folder: Path,
+    source: Path | None,
+    config: Path | None,
+    dtype: str,
+    html: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Compare FOLDER (a checkpoint, or a build folder) with its source on held-out text, both read from disk one layer at a time.
+
+    Reports perplexity, KL divergence, top-1 agreement and the error of every layer, with the layer and the linear to look at first. Exit
+    code 3 when a metric is beyond its limit, or is not a number.
+    """
+    from trtbuild.cli.evaluation_report import print_evaluation
+    from trtbuild.evaluate.limits import check
+    from trtbuild.evaluate.page import render
+    from trtbuild.evaluate.run import evaluate_folder
+    from trtbuild.output import write_atomically
+
+    accuracy = resolve_accuracy(config, given)
+    evaluation = evaluate_folder(folder, source=source, accuracy=accuracy, dtype=dtype, quiet=quiet)
+    checks = check(evaluation, accuracy)
+    if html is not None:
+        write_atomically(html, render(evaluation, checks))
+    print_evaluation(evaluation, checks, as_json=as_json)
+    if not all(each.passed for each in checks):
+        ctx.exit(_FOUND)

@@ -1,0 +1,153 @@
+"""The report as one HTML page: no script, nothing to load, light or dark as the reader's system is. Knows the report, not how it came to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from trtbuild import __version__
+from trtbuild.evaluate.chart import accumulated_plot, own_error_plot
+from trtbuild.evaluate.limits import Check
+from trtbuild.evaluate.report import Evaluation
+
+#: (passed, without a limit) -> what a row says.
+_VERDICTS = {
+    (True, False): '<span class="good">passed</span>',
+    (True, True): "",
+    (False, False): '<span class="bad">failed</span>',
+    (False, True): '<span class="bad">failed</span>',
+}
+#: Layers listed below the plots, the worst first.
+_LISTED = 10
+_STYLE = """
+:root { --ink: #1c2430; --soft: #5b6675; --paper: #f6f7f9; --card: #ffffff; --rule: #e2e6eb; --accent: #3b6fd4; --mark: #d9822b; --bad: #c8372d; --good: #1f8a54; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b4; --paper: #14181e; --card: #1c222a; --rule: #2e3742;
+  --accent: #7aa5f5; --mark: #f0a85a; --bad: #f0766c; --good: #5cc795; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1040px; margin: 0 auto; padding: 32px 20px 56px; }
+h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 16px; margin: 0 0 2px; }
+p { margin: 0 0 10px; } .soft { color: var(--soft); } code { font: 13px ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+.verdict { display: inline-block; padding: 2px 12px; border-radius: 999px; font-weight: 600; color: var(--card); background: var(--good); }
+.verdict.failed { background: var(--bad); }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px; margin: 20px 0; }
+.card, section { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; }
+.card { padding: 14px 16px; } .card b { display: block; font-size: 24px; font-variant-numeric: tabular-nums; }
+section { padding: 18px 20px; margin: 16px 0; overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--rule); } th { color: var(--soft); font-weight: 500; }
+tr:last-child td { border-bottom: 0; } td.number, th.number { text-align: right; } .bad { color: var(--bad); font-weight: 600; } .good { color: var(--good); }
+svg { width: 100%; min-width: 560px; height: auto; display: block; } .grid { stroke: var(--rule); } .bar { fill: var(--accent); } .bar.culprit { fill: var(--mark); }
+.curve { stroke: var(--accent); stroke-width: 2; } .point { fill: var(--accent); } .limit { stroke: var(--bad); stroke-dasharray: 6 4; }
+.limit-label { fill: var(--bad); font-size: 12px; } .tick, .axis { fill: var(--soft); font-size: 12px; }
+"""
+
+
+def render(evaluation: Evaluation, checks: Sequence[Check]) -> str:
+    """Return the page."""
+    passed = all(check.passed for check in checks)
+    quality, worst = evaluation.quality, evaluation.culprit
+    limit = next((check.limit for check in checks if check.field == "max_layer_error"), None)
+    scheme = evaluation.quant_algo or "plain weights"
+    cache = f", {evaluation.kv_cache_quant_algo} KV cache" if evaluation.kv_cache_quant_algo else ""
+    cards = (
+        ("perplexity, quantized", number(quality.quantized_perplexity), f"source {number(quality.source_perplexity)}"),
+        ("perplexity ratio", f"{quality.perplexity_ratio:.4f}", "quantized over source"),
+        ("mean KL divergence", number(quality.mean_kl), f"99th percentile {number(quality.p99_kl)}, nats"),
+        ("top-1 agreement", f"{100 * quality.top1_agreement:.2f} %", f"of {quality.tokens:,} tokens"),
+        ("largest error of a layer", number(worst.own), worst.name),
+    )
+    parts = (
+        f'<p><span class="verdict{"" if passed else " failed"}">{"passed" if passed else "failed"}</span></p>',
+        f"<h1>{escape(scheme)}{escape(cache)}, compared with its source</h1>",
+        f'<p class="soft"><code>{escape(evaluation.folder)}</code><br>made from <code>{escape(evaluation.source)}</code></p>',
+        f'<div class="cards">{"".join(map(_card, cards))}</div>',
+        _section(
+            "Limits", "A metric that is not a finite number fails, whether it has a limit or not.", _checks(checks)
+        ),
+        _section(
+            "Error of each layer",
+            "Each quantized layer is given the source's input; relative root mean square of its output's error, against what the source's "
+            "layer adds to its input. The largest is marked: it is where to look first.",
+            own_error_plot(evaluation.layers, culprit=worst, limit=limit),
+        ),
+        _section(
+            "What errors add up to",
+            "Error of each layer's output when both models run on their own, relative to the source's output.",
+            accumulated_plot(evaluation.layers),
+        ),
+        _section("Layers with the largest error of their own", "", _layers(evaluation)),
+        _section("How this was measured", "", _provenance(evaluation)),
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>trtbuild evaluate: {escape(scheme)}</title><style>{_STYLE}</style></head>'
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def number(value: float) -> str:
+    """Return a number for people."""
+    return f"{value:.4g}" if math.isfinite(value) else "not a number"
+
+
+def _card(entry: tuple[str, str, str]) -> str:
+    name, value, below = map(escape, entry)
+    return f'<div class="card"><span class="soft">{name}</span><b>{value}</b><span class="soft">{below}</span></div>'
+
+
+def _section(title: str, text: str, content: str) -> str:
+    said = f'<p class="soft">{escape(text)}</p>' if text else ""
+    return f"<section><h2>{escape(title)}</h2>{said}{content}</section>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        marked = (
+            f"<{tag}{' class=number' if position in numbers else ''}>{cell}</{tag}>"
+            for position, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(marked)}</tr>"
+
+    return f"<table>{row([escape(cell) for cell in head], 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
+
+
+def _checks(checks: Sequence[Check]) -> str:
+    rows = (
+        (
+            escape(check.name),
+            number(check.value),
+            f"{check.kind} {check.limit:g}" if check.limit is not None else "none",
+            _VERDICTS[check.passed, check.limit is None],
+        )
+        for check in checks
+    )
+    return _table(("metric", "value", "limit", ""), rows, frozenset({1, 2}))
+
+
+def _layers(evaluation: Evaluation) -> str:
+    rows = (
+        (
+            f"<code>{escape(layer.name)}</code>",
+            number(layer.own),
+            number(layer.accumulated),
+            f"<code>{escape(layer.worst_linear)}</code> ({number(layer.linears[layer.worst_linear])})"
+            if layer.worst_linear
+            else "",
+        )
+        for layer in evaluation.worst[:_LISTED]
+    )
+    return _table(("layer", "own error", "accumulated", "first linear to look at"), rows, frozenset({1, 2}))
+
+
+def _provenance(evaluation: Evaluation) -> str:
+    samples = evaluation.samples
+    rows = (
+        ("samples", escape(f"{samples['origin']}: {samples['rows']} rows, {samples['tokens']:,} tokens")),
+        ("SHA-256 of the token ids", f"<code>{escape(str(samples['sha256']))}</code>"),
+        ("computed in", escape(evaluation.dtype)),
+        ("time", f"{evaluation.seconds:.1f} s, peak memory {evaluation.peak_rss_bytes / 2**20:,.0f} MiB"),
+        ("by", f"trtbuild {escape(__version__)}"),
+    )
+    return _table(("", ""), rows, frozenset())
