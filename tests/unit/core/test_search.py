@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trtbuild.quant.recipes import Recipe, SearchSettings
 from trtbuild.quant.search import SEARCHES
 from trtbuild.quant.search.apply import quantized_weight
-from trtbuild.quant.search.gptq import round_in_order
+from trtbuild.quant.search.gptq import compensations, round_in_order
 from trtbuild.quant.search.group import Linear, ScaleGroup
 from trtbuild.quant.search.int4 import clipped_scales, decode, encode, group_scales
 from trtbuild.quant.search.moments import InputMoments
@@ -178,7 +178,8 @@ def test_rounding_in_order_without_correlation_is_plain_rounding() -> None:
     weights, _, _ = make(8)
     scales = group_scales(weights[0], GROUP)
     for by_size in (False, True):
-        codes = round_in_order(weights[0], torch.diag(torch.rand(32) + 0.5)[None], scales, by_size=by_size)
+        blocks = compensations(torch.diag(torch.rand(32) + 0.5)[None], torch.ones(32), by_size=by_size)
+        codes = round_in_order(weights[0], blocks, scales)
         assert torch.equal(codes, encode(weights[0], scales))
 
 

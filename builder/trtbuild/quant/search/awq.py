@@ -20,9 +20,8 @@ from trtbuild.quant.search.int4 import clipped_scales, decode, encode, group_sca
 #: Exponents a of the factor's curve x^a / w^(1 - a), and of x^a alone, that are tried first; then those half a step beside the best.
 _EXPONENTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _REFINEMENTS = (-0.1, 0.1)
-#: Rows of a group that candidates are compared on, evenly spread over its linears, and the scales that are tried for each.
+#: Rows of a group that candidates are compared on, evenly spread over its linears.
 _SAMPLE_ROWS = 128
-_SAMPLE_RATIOS = (1.0, 0.85, 0.7)
 #: Weights that are worked on at a time.
 _CHUNK = 1 << 22
 #: Smaller means, relative to the largest of a group's, are raised to this.
@@ -45,7 +44,7 @@ def search(group: ScaleGroup) -> dict[str, Recipe]:
 def smooth_and_clip(group: ScaleGroup) -> tuple[Tensor, list[Tensor]]:
     """Return the best factor found, [in] float32, and the scales of each linear's divided weight, [out, in / group_size] float32.
 
-    What was found looking at one group of inputs at a time is checked against plain rounding with all there is to know of the inputs.
+    Clipping looks at one group of inputs at a time; the result is checked against plain rounding with all second moments.
     """
     size = group.settings.group_size
     factor = _best_factor(group)
@@ -95,7 +94,11 @@ def outer(factors: Tensor) -> Tensor:
 
 
 def _best_factor(group: ScaleGroup) -> Tensor:
-    """Return the factor of least error with clipping, on some rows of each linear and one group of inputs at a time."""
+    """Return the factor of least error without clipping, on some rows of each linear.
+
+    Choosing with clipping, or with the moments of one group of inputs at a time, finds smaller errors on the calibration tokens and
+    larger ones on others: SmolLM2-135M with groups of 64 has a perplexity of 21.35 on other text then, and of 20.82 like this.
+    """
     samples = [_sample(linear, len(group.linears)) for linear in group.linears]
     shares = [len(linear.weight) / len(sample.weight) for linear, sample in zip(group.linears, samples, strict=True)]
     inputs, weights = _limited(group.input_mean), _limited(_mean_magnitude(group))
@@ -106,9 +109,9 @@ def _best_factor(group: ScaleGroup) -> Tensor:
     def error(exponent: float, weight_exponent: float) -> float:
         factor, total = factor_of(exponent, weight_exponent), 0.0
         for sample, share in zip(samples, shares, strict=True):
-            second = _seen_through(factor, sample, group)
-            _, errors = clipped_scales(sample.weight / factor, second, group.settings.group_size, _SAMPLE_RATIOS)
-            total += share * float(errors.sum(dtype=torch.float64))
+            total += share * rounding_error(
+                sample, factor, group_scales(sample.weight / factor, group.settings.group_size)
+            )
         return total
 
     points = [point for exponent in _EXPONENTS for point in ((exponent, round(1 - exponent, 1)), (exponent, 0.0))]
