@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
+from trtbuild.convert.calibration_set import calibration_set
 from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
@@ -23,8 +24,7 @@ from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
-from trtbuild.quant.calibrate.doubts import doubts
-from trtbuild.quant.calibrate.samples import DEFAULT_LENGTH_TOKENS, DEFAULT_SAMPLES, check_samples, load_samples
+from trtbuild.quant.calibrate.samples import check_samples
 from trtbuild.quant.recipes import Recipes
 from trtbuild.quant.scheme import default_feed
 from trtbuild.quant.stats import CalibrationStats
@@ -312,18 +312,7 @@ def _calibrate(
     settings = deployment.quantization.calibration
     feed = default_feed(plan.layout.schemes) if settings.feed == "auto" else settings.feed
     start = time.perf_counter()
-    samples = load_samples(
-        plan.source,
-        _calibration_file(deployment),
-        vocab_size=plan.dims.vocab_size,
-        max_samples=settings.max_samples or DEFAULT_SAMPLES,
-        max_length=min(settings.max_length_tokens or DEFAULT_LENGTH_TOKENS, plan.dims.max_position_embeddings),
-        field=settings.field,
-        seed=settings.seed,
-    )
-    warnings = list(doubts(samples, asked_samples=settings.max_samples, asked_length=settings.max_length_tokens))
-    for warning in warnings:
-        logger.warning("calibration: %s: %s", samples.origin, warning)
+    samples, warnings = calibration_set(plan.source, settings, plan.dims)
     logger.info(
         "calibrating on %d samples, %d tokens (%s), in %s",
         len(samples.rows),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trtbuild.console import progress
+from trtbuild.convert.calibration_set import calibration_set
 from trtbuild.convert.run import plan_deployment
 from trtbuild.names import GROUP_SIZES, GROUPED
-from trtbuild.quant.calibrate.samples import load_samples
 from trtbuild.quant.scheme import SchemeOptions, load_scheme
 from trtbuild.sensitivity.choose import Choice, Group, choose
 from trtbuild.spec import Deployment, Quantization
@@ -70,14 +69,7 @@ def mix(deployment: Deployment, names: Sequence[str], budget: float, *, memory_b
     plain = _with(deployment, Quantization(calibration=deployment.quantization.calibration))
     plan = plan_deployment(plain)
     schemes = [load_scheme(name, SchemeOptions(group_size=group_size or GROUP_SIZES[-1])) for name in names]
-    settings = deployment.quantization.calibration
-    samples = load_samples(
-        plan.source,
-        Path(settings.file) if settings.file else None,
-        vocab_size=plan.dims.vocab_size,
-        max_samples=settings.max_samples,
-        max_length=min(settings.max_length_tokens, plan.dims.max_position_embeddings),
-    )
+    samples, _ = calibration_set(plan.source, deployment.quantization.calibration, plan.dims)
     from trtbuild.sensitivity.measure import measure  # torch is needed from here on only
 
     with progress("measuring", samples.tokens * plan.dims.num_layers, quiet=quiet, unit="tokens") as advance:
