@@ -187,7 +187,7 @@ def test_the_manifest_and_the_log_say_what_was_fed(byte_model: Make, tmp_path: P
 
 @pytest.mark.parametrize("content", ["", '{"input_ids": []}\n', '{"text": ""}\n'])
 def test_static_scales_without_a_sample_are_an_error(byte_model: Make, tmp_path: Path, cli: Cli, content: str) -> None:
-    """Nothing was observed, so there is no scale to write (Model-Optimizer 500)."""
+    """Nothing was observed, so there is no scale to write."""
     (tmp_path / "a.jsonl").write_text(content)
     out = tmp_path / "out"
     options = ("--quantization", "fp8", "--calibration", tmp_path / "a.jsonl")
@@ -198,7 +198,7 @@ def test_static_scales_without_a_sample_are_an_error(byte_model: Make, tmp_path:
 
 
 def test_every_static_scale_is_finite_and_positive(byte_model: Make, tmp_path: Path, cli: Cli) -> None:
-    """Every quantized linear has a weight scale and an activation scale (Model-Optimizer 500)."""
+    """Every quantized linear has a weight scale and an activation scale."""
     from tests.conftest import read_safetensors
 
     code, _, err = cli("convert", byte_model().path, "-o", tmp_path / "out", "--quantization", "fp8")
@@ -220,7 +220,7 @@ def test_the_path_of_the_file_does_not_matter_and_nothing_is_downloaded(
     caplog: pytest.LogCaptureFixture,
     folder: str,
 ) -> None:
-    """A data set is not guessed from a name (TensorRT-LLM 5247); empty lines are skipped and told, long ones cut."""
+    """A data set is not guessed from a name; empty lines are skipped and told, long ones cut."""
     import socket
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -38,7 +38,7 @@ def told(err: str) -> str:
 
 
 def test_fp8_of_a_plain_model_says_that_it_needs_data(cli: Cli, make_model: Make, tmp_path: Path) -> None:
-    """TensorRT-LLM 2602: a plain model and an FP8 flag ended in a NoneType error."""
+    """A plain model and an FP8 flag ended in a NoneType error."""
     code, _, err = cli("convert", make_model(), "-o", tmp_path / "out", "--quantization", "fp8")
     assert code == 1
     assert "has no tokenizer, and calibration texts must be tokenized" in told(err)
@@ -46,7 +46,7 @@ def test_fp8_of_a_plain_model_says_that_it_needs_data(cli: Cli, make_model: Make
 
 
 def test_fp8_of_a_plain_model_computes_its_scales(cli: Cli, make_model: Make, tmp_path: Path, ids: Path) -> None:
-    """TensorRT-LLM 2602: a weight's scale is amax / 448."""
+    """A weight's scale is amax / 448."""
     model = make_model()
     code, _, err = cli("convert", model, "-o", tmp_path / "out", "--quantization", "fp8", "--calibration", ids)
     assert code == 0, err
@@ -63,7 +63,7 @@ def test_fp8_of_a_plain_model_computes_its_scales(cli: Cli, make_model: Make, tm
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_weight_only_needs_no_scales_beforehand(cli: Cli, make_model: Make, tmp_path: Path, tp: int, bits: int) -> None:
-    """TensorRT-LLM 1634: scales were demanded before they were made. Here the loader makes them from plain weights."""
+    """Scales were demanded before they were made. Here the loader makes them from plain weights."""
     model = make_model(torch_dtype="float32")
     options = ("--quantization", f"int{bits}_weight_only", "--dtype", "float32", "--tp", tp)
     code, _, err = cli("convert", model, "-o", tmp_path / "out", *options)
@@ -86,7 +86,7 @@ def test_weight_only_needs_no_scales_beforehand(cli: Cli, make_model: Make, tmp_
 def test_groups_that_straddle_ranks_are_refused_from_the_config(
     cli: Cli, make_model: Make, scheme: str, inter: int, group: int, tp: int, inside: int, suggestion: str
 ) -> None:
-    """Model-Optimizer 23: a rank's inputs of a row-parallel linear must be whole groups."""
+    """A rank's inputs of a row-parallel linear must be whole groups."""
     model = make_model(**{**WIDE, "intermediate_size": inter})
     (model / "model.safetensors").write_bytes(headers_only(model / "model.safetensors"))
     options = ("--quantization", scheme, "--group-size", group, "--tp", tp)
@@ -108,7 +108,7 @@ def headers_only(file: Path) -> bytes:
 def test_what_was_suggested_works_and_no_group_straddles_ranks(
     cli: Cli, make_model: Make, tmp_path: Path, inter: int, group: int, tp: int
 ) -> None:
-    """Model-Optimizer 23."""
+    """A suggestion is only good if it can be followed."""
     model = make_model(**{**WIDE, "intermediate_size": inter})
     options = ("--quantization", "int4_rtn", "--group-size", group, "--tp", tp)
     code, _, err = cli("convert", model, "-o", tmp_path / "out", *options)
@@ -123,7 +123,7 @@ def test_what_was_suggested_works_and_no_group_straddles_ranks(
 def test_group_sizes_that_no_kernel_knows_are_refused_where_they_are_typed(
     cli: Cli, make_model: Make, size: int
 ) -> None:
-    """TensorRT-LLM 988: the quantizer took a group size that the run time did not."""
+    """The quantizer took a group size that the run time did not."""
     model = make_model()
     code, _, err = cli("plan", model, "--quantization", "int4_awq", f"--group-size={size}")
     assert code == 2
@@ -138,7 +138,7 @@ def test_group_sizes_that_no_kernel_knows_are_refused_where_they_are_typed(
 def test_linears_that_a_group_size_does_not_divide_are_listed_before_work_starts(
     cli: Cli, make_model: Make, tmp_path: Path, scheme: str
 ) -> None:
-    """compressed-tensors 447: the last step of an hour failed. All linears of T0 but one shape are narrower than a group."""
+    """The last step of an hour failed. All linears of T0 but one shape are narrower than a group."""
     model = make_model()
     (model / "model.safetensors").write_bytes(headers_only(model / "model.safetensors"))
     options = ("--quantization", scheme, "--group-size", "128")
@@ -161,7 +161,7 @@ def empty_groups(tensors: dict[str, np.ndarray]) -> None:
 def test_groups_of_zeros_have_scales_that_are_positive_and_finite(
     cli: Cli, make_model: Make, tmp_path: Path, ids: Path, name: str
 ) -> None:
-    """lmdeploy 1786: a division by the largest weight of an empty group."""
+    """A division by the largest weight of an empty group."""
     model = make_model(**WIDE, num_hidden_layers=1, edit=empty_groups)
     target = "tensorrt" if load_scheme(name).ranks else "pytorch"
     options = ("--quantization", name, "--calibration", ids, "--target", target)
@@ -179,7 +179,7 @@ def test_groups_of_zeros_have_scales_that_are_positive_and_finite(
 def test_excluded_linears_and_only_those_stay_as_they_are(
     cli: Cli, make_model: Make, tmp_path: Path, ids: Path
 ) -> None:
-    """Model-Optimizer 153: patterns are globs over whole names, so `model.layers.1*` holds for layer 10 too."""
+    """Patterns are globs over whole names, so `model.layers.1*` holds for layer 10 too."""
     model = make_model(num_hidden_layers=11)
     patterns = ("*.down_proj", "model.layers.1*", "*router*")
     options = [word for pattern in patterns for word in ("--exclude", pattern)]
@@ -199,7 +199,7 @@ def test_excluded_linears_and_only_those_stay_as_they_are(
 
 @pytest.mark.parametrize("scheme", ["int8_weight_only", "int4_rtn"])
 def test_a_tied_head_stays_equal_to_the_embedding(cli: Cli, make_model: Make, tmp_path: Path, scheme: str) -> None:
-    """sglang 2935: two different heads, or none, while the flag said tied."""
+    """Two different heads, or none, while the flag said tied."""
     code, _, err = cli(
         "convert", make_model(tie_word_embeddings=True), "-o", tmp_path / "out", "--quantization", scheme
     )
@@ -215,7 +215,7 @@ def test_a_tied_head_stays_equal_to_the_embedding(cli: Cli, make_model: Make, tm
 def test_verify_finds_another_algorithm_in_the_config(
     cli: Cli, make_model: Make, tmp_path: Path, ids: Path, algo: str | None
 ) -> None:
-    """TensorRT-LLM 1104: the tensors did not fit the declared algorithm, and only the engine build said so."""
+    """The tensors did not fit the declared algorithm, and only the engine build said so."""
     out = tmp_path / "out"
     assert cli("convert", make_model(), "-o", out, "--quantization", "fp8", "--calibration", ids)[0] == 0
     config = json.loads((out / "config.json").read_text())
@@ -231,7 +231,7 @@ def test_verify_finds_another_algorithm_in_the_config(
 def test_verify_names_tensors_that_are_missing_and_left_over(
     cli: Cli, make_model: Make, tmp_path: Path, ids: Path
 ) -> None:
-    """TensorRT-LLM 1104: a scale under another name."""
+    """A scale under another name."""
     out = tmp_path / "out"
     assert cli("convert", make_model(), "-o", out, "--quantization", "fp8", "--calibration", ids)[0] == 0
     file = out / "rank0.safetensors"
