@@ -134,9 +134,12 @@ class Checkpoint:
                 scheme = self.layout.scheme_of(slot)
                 if scheme is None or scheme.inputs is None or not self.layout.is_quantized(slot):
                     continue
-                for expert, constants in self.constants(slot, reader).items():
-                    rounding = InputRounding.of(scheme.inputs, constants)
-                    found.update({part.module: rounding for part in slot.parts if part.expert == expert})
+                constants = self.constants(slot, reader)
+                roundings = {
+                    expert: InputRounding.of(scheme.inputs, constants.get(expert, {}))
+                    for expert in {part.expert for part in slot.parts}
+                }
+                found.update({part.module: roundings[part.expert] for part in slot.parts})
         return found
 
     def kv_scales(self) -> list[float] | None:

@@ -108,8 +108,8 @@ def _check_mixture(layout: Layout, options: ConversionOptions) -> None:
 
 
 def unmatched(layout: Layout, patterns: tuple[str, ...]) -> list[str]:
-    """Return the patterns that match no linear."""
-    modules = {part.module for slot in layout.slots if slot.rule.quantizable for part in slot.parts}
+    """Return the patterns that match no module with a weight; the head may be named although no scheme applies to it."""
+    modules = {part.module for slot in layout.slots for part in slot.parts} | {"lm_head"}
     return [pattern for pattern in patterns if not any(fnmatchcase(module, pattern) for module in modules)]
 
 

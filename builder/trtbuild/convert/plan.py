@@ -328,7 +328,7 @@ def _canonical(source: SourceCheckpoint, arch: ArchSpec) -> dict[str, SourceTens
 def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     """Say what will be done beyond what was asked, and what the kernels may not take."""
     for pattern in unmatched(layout, (*options.exclude, *(pattern for pattern, _ in options.overrides))):
-        yield f"the pattern {pattern} matches no linear of {layout.dims.architecture}"
+        yield f"the pattern {pattern} matches no module of {layout.dims.architecture}"
     sizes = {scheme.group_size for scheme in layout.schemes if scheme.name in GROUPED}
     if sizes and options.group_size is None:
         yield f"the group size is {max(sizes)}: the largest that fits this model at tp={layout.parallel.tp_size}"

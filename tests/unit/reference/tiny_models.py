@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from trtbuild.quant.inputs import InputRounding
 from trtbuild.torch_model import attention_of
 
 VOCAB_SIZE = 128
@@ -171,8 +172,8 @@ class FakeCheckpoint:
             view.flags.writeable = False  # as an array of a mapped file
             yield name, view
 
-    def activation_scales(self) -> dict[str, float]:
-        return self.scales
+    def input_roundings(self) -> dict[str, InputRounding]:
+        return {name: InputRounding("fp8", scale) for name, scale in self.scales.items()}
 
     def kv_scales(self) -> list[float] | None:
         return self.kv
