@@ -8,8 +8,9 @@ GB of source per second of wall time, CPU seconds, and peak memory above that of
 
 Rows: `sequential copy` reads, hashes (SHA-256), writes and syncs the same bytes in one thread: the ceiling of a converter that writes
 digests. `safetensors` loads and saves shard by shard. `trtbuild bf16` re-shards to tp 4; `trtbuild fp8` quantizes to one rank, ranges of
-inputs given (calibration is not part of the comparison). `naive fp8` is the obvious loop with torch. `llm-compressor` is
-`model_free_ptq(scheme="FP8_DYNAMIC")` on the CPU, run by the interpreter that `--llm-compressor` names, since its dependencies differ.
+inputs given (calibration is not part of the comparison); `trtbuild int4` rounds groups of 128 to the nearest INT4. `naive fp8` is the
+obvious loop with torch. `llm-compressor` is `model_free_ptq` with FP8_DYNAMIC and with W4A16 on the CPU, run by the interpreter that
+`--llm-compressor` names, since its dependencies differ.
 `--flat` converts models of twice the depth and twice the width as well and shows their peak memory.
 """
 
@@ -107,11 +108,19 @@ stats = CalibrationStats(dict.fromkeys(modules, 8.0), (), (), 1, 1, "")
 with staged_folder(out) as stage:
     execute(plan, stage, stats=stats, advance=lambda count: None)
 """
-LLM_COMPRESSOR = """
+TRTBUILD_INT4 = """
+import sys
+from trtbuild.cli.edge import run
+options = ["--target", "tensorrt", "--quantization", "int4_rtn", "--group-size", "128", "--quiet"]
+sys.exit(run(["convert", sys.argv[1], "-o", sys.argv[2], *options]))
+"""
+_LLM_COMPRESSOR = """
 import sys
 from llmcompressor import model_free_ptq
-model_free_ptq(sys.argv[1], sys.argv[2], scheme="FP8_DYNAMIC", ignore=["lm_head", "re:.*embed_tokens.*"], max_workers=2, device="cpu")
+model_free_ptq(sys.argv[1], sys.argv[2], scheme="{scheme}", ignore=["lm_head", "re:.*embed_tokens.*"], max_workers=2, device="cpu")
 """
+LLM_COMPRESSOR_FP8 = _LLM_COMPRESSOR.format(scheme="FP8_DYNAMIC")
+LLM_COMPRESSOR_INT4 = _LLM_COMPRESSOR.format(scheme="W4A16")
 #: What each contestant imports before it begins, to tell its own memory from that of its libraries.
 IMPORTS = {
     COPY: "import hashlib",
@@ -119,7 +128,9 @@ IMPORTS = {
     NAIVE_FP8: "import safetensors.torch",
     TRTBUILD_BF16: "import trtbuild.convert.folder, trtbuild.convert.execute",
     TRTBUILD_FP8: "import trtbuild.convert.folder, trtbuild.convert.execute",
-    LLM_COMPRESSOR: "import llmcompressor",
+    TRTBUILD_INT4: "import trtbuild.convert.folder, trtbuild.convert.execute",
+    LLM_COMPRESSOR_FP8: "import llmcompressor",
+    LLM_COMPRESSOR_INT4: "import llmcompressor",
 }
 
 
@@ -277,7 +288,8 @@ def show(results: list[Result], title: str) -> None:
     console.print(table)
     names = [result.name for result in results]
     pairs = [("trtbuild bf16", "sequential copy"), ("trtbuild bf16", "safetensors"), ("trtbuild fp8", "naive fp8")]
-    for mine, other in [*pairs, ("trtbuild fp8", "llm-compressor fp8")]:
+    pairs += [("trtbuild fp8", "llm-compressor fp8"), ("trtbuild int4", "llm-compressor int4")]
+    for mine, other in pairs:
         if mine in names and other in names:
             found = ratio(results, mine, other)
             console.print(
@@ -296,7 +308,7 @@ def flat(folder: Path, out: Path, hidden: int, layers: int) -> list[dict[str, An
     ):
         settings = config(hidden=wide, layers=deep)
         nbytes = make_model(folder / f"flat-{wide}-{deep}", settings, LARGE_SHARD_BYTES)
-        for scheme, code in (("bf16", TRTBUILD_BF16), ("fp8", TRTBUILD_FP8)):
+        for scheme, code in (("bf16", TRTBUILD_BF16), ("fp8", TRTBUILD_FP8), ("int4", TRTBUILD_INT4)):
             shutil.rmtree(out, ignore_errors=True)
             _, _, peak = measure(sys.executable, code, folder / f"flat-{wide}-{deep}", out)
             rows.append({"model": name, "scheme": scheme, "gb": nbytes / 1e9, "peak_mib": (peak - base) / 2**20})
@@ -328,9 +340,11 @@ def main() -> None:
         Result("trtbuild bf16", TRTBUILD_BF16, sys.executable),
         Result("naive fp8", NAIVE_FP8, sys.executable),
         Result("trtbuild fp8", TRTBUILD_FP8, sys.executable),
+        Result("trtbuild int4", TRTBUILD_INT4, sys.executable),
     ]
     if options.llm_compressor:
-        results.append(Result("llm-compressor fp8", LLM_COMPRESSOR, options.llm_compressor))
+        results.append(Result("llm-compressor fp8", LLM_COMPRESSOR_FP8, options.llm_compressor))
+        results.append(Result("llm-compressor int4", LLM_COMPRESSOR_INT4, options.llm_compressor))
     contest(results, source, nbytes, out, options.rounds)
     memory = flat(options.folder, out, hidden, layers) if options.flat else []
     if options.as_json:

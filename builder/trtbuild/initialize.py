@@ -21,7 +21,7 @@ from trtbuild.dims import ModelDims
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.hub import HubModel, download
 from trtbuild.init_file import render
-from trtbuild.output import write_atomically
+from trtbuild.output import check_file, write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint, read_config
 
@@ -69,7 +69,7 @@ def initialize(
         TrtbuildError: the folder cannot be used, the download failed, or the file exists.
         UsageError: a setting is unknown or not allowed.
     """
-    _check_output(output, force=force)
+    check_file(output, force=force)
     sections = nested(settings)
     wanted = spec.parse({"model": {"path": model}, **sections}, origin="trtbuild init")
     parallel = Parallel(tp_size=wanted.parallel.tp_size, pp_size=wanted.parallel.pp_size)
@@ -126,15 +126,6 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             )
         node[last] = value
     return tree
-
-
-def _check_output(output: Path, *, force: bool) -> None:
-    if output.is_dir():
-        raise UsageError(f"{output} is a folder", hint=f"name a file, for example -o {output / 'trtbuild.yaml'}")
-    if output.exists() and not force:
-        raise TrtbuildError(f"{output} exists", hint="--force replaces it; -o FILE writes another one")
-    if not output.absolute().parent.is_dir():
-        raise TrtbuildError(f"the folder {output.parent} does not exist", hint="create it first")
 
 
 def _locate(

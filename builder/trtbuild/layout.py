@@ -235,7 +235,7 @@ class Layout:
         """Return every tensor of a rank file."""
         return self._files[rank.index]
 
-    def _stored(self, slot: Slot, tp_rank: int) -> Iterator[StoredTensor]:
+    def stored(self, slot: Slot, tp_rank: int) -> Iterator[StoredTensor]:
         """Yield what a rank stores for a slot: the tensor, and its scales."""
         shape, form = self.local_shape(slot, tp_rank), self.form_of(slot)
         if form is None or form.codec is None:
@@ -253,7 +253,7 @@ class Layout:
         for slot in self.slots:
             if slot.pp_rank != rank.pp_rank:
                 continue
-            yield from self._stored(slot, rank.tp_rank)
+            yield from self.stored(slot, rank.tp_rank)
         for local in range(len(self.parallel.layers(self.dims.num_layers, rank.pp_rank)) if self.kv_format else 0):
             for name in KV_SCALE_NAMES:
                 yield StoredTensor(f"transformer.layers.{local}.attention.{name}", "F32", (1,))

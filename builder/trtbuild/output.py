@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.manifest import NAME as MANIFEST
 
 logger = logging.getLogger(__name__)
@@ -203,3 +203,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise TrtbuildError(
             f"cannot write {path}: {error.strerror}", hint="check free space and permissions"
         ) from error
+
+
+def check_file(output: Path, *, force: bool) -> None:
+    """Refuse a file that cannot be written: a folder, one that is there (unless `force`), or in a folder that is not.
+
+    Raises:
+        TrtbuildError: any of them.
+    """
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder", hint=f"name a file, for example -o {output / 'trtbuild.yaml'}")
+    if output.exists() and not force:
+        raise TrtbuildError(f"{output} exists", hint="--force replaces it; -o FILE writes another one")
+    if not output.absolute().parent.is_dir():
+        raise TrtbuildError(f"the folder {output.parent} does not exist", hint="create it first")

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from trtbuild.arch.registry import ARCHITECTURES, lookup
 from trtbuild.arch.sized import SIZED_ONLY
 from trtbuild.convert.unified_plan import SERVED
-from trtbuild.names import QUANTIZATIONS, TARGETS
+from trtbuild.names import LAYOUTS, QUANTIZATIONS, TARGETS
 from trtbuild.quant.scheme import load_scheme
 from trtbuild.quant.unified import unified_schemes
 from trtbuild.reference.support import STATIC_BATCHES
 
+#: In the order of `QuantScheme.has_experts`.
+LAYOUT_NAMES = ("ranks", "unified")
 _RANKED = tuple(name for name in QUANTIZATIONS if load_scheme(name).ranks)
 #: Target -> schemes its layout has a form for.
 _SCHEMES: dict[str, tuple[str, ...]] = {
@@ -54,9 +56,31 @@ def support() -> Iterator[Support]:
         notes += [f"unverified: {arch.unverified}"] if arch.unverified else []
         notes += ["embedding always cut with tp"] if arch.shards_embedding else []
         batching = "static" if arch.model_type in STATIC_BATCHES else "continuous"
-        yield Support(architecture, arch.model_type, dict(_SCHEMES), batching, tuple(notes))
+        has_experts = any(rule.is_per_expert for rule in arch.rules)
+        schemes = {target: _schemes(target, has_experts=has_experts) for target in TARGETS}
+        yield Support(architecture, arch.model_type, schemes, batching, tuple(notes))
     for architecture, reason in SIZED_ONLY.items():
         yield Support(architecture, "", dict.fromkeys(TARGETS, ()), "", (f"`plan` only: {reason}",))
+
+
+def _schemes(target: str, *, has_experts: bool) -> tuple[str, ...]:
+    """Return the schemes of a target that all linears of an architecture can have."""
+    number = tuple(LAYOUT_NAMES).index(LAYOUTS[target])
+    return tuple(name for name in _SCHEMES[target] if not has_experts or load_scheme(name).has_experts[number])
+
+
+def _words(schemes: tuple[str, ...], target: str) -> str:
+    """Word a set of schemes by what is missing from all that the target has a form for."""
+    missing = [name for name in _SCHEMES[target] if name not in schemes]
+    if not schemes:
+        return "-"
+    return f"all but {', '.join(missing)}" if missing else "all"
+
+
+def forms() -> tuple[list[str], list[list[str]]]:
+    """Return header and cells of the table of schemes: what each target has a form for."""
+    marks = [[name, *("yes" if name in _SCHEMES[target] else "-" for target in TARGETS)] for name in QUANTIZATIONS]
+    return ["scheme", *TARGETS], marks
 
 
 def rows() -> tuple[list[str], list[list[str]]]:
@@ -64,13 +88,16 @@ def rows() -> tuple[list[str], list[list[str]]]:
     header = ["architecture", *TARGETS, "reference batches", "notes"]
     cells = []
     for each in support():
-        schemes = [", ".join(each.schemes[target]) or "-" for target in TARGETS]
+        schemes = [_words(each.schemes[target], target) for target in TARGETS]
         cells.append([each.architecture, *schemes, each.batching or "-", "; ".join(each.notes)])
     return header, cells
 
 
 def markdown() -> str:
-    """Return the table in Markdown."""
-    header, cells = rows()
+    """Return both tables in Markdown."""
+    return "\n".join(_table(*table) for table in (forms(), rows()))
+
+
+def _table(header: list[str], cells: list[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *cells]
     return "".join(f"| {' | '.join(cell or ' ' for cell in line)} |\n" for line in lines)

@@ -17,6 +17,9 @@ from trtbuild.places import Place, place_of
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+#: A large tensor is copied in pieces of about this size.
+_CHUNK_BYTES = 1 << 24
+
 
 def empty_model(config: Mapping[str, Any], dtype: str) -> PreTrainedModel:
     """Return the model with allocated but unwritten parameters, and its computed buffers (RoPE frequencies) in place.
@@ -84,7 +87,9 @@ def fill_parameters(
                 f"the checkpoint's tensor '{name}' has shape {list(array.shape)}, the model needs {list(part.shape)}",
                 hint="convert the model again",
             )
-        part.copy_(_to_torch(array))
+        rows = max(1, _CHUNK_BYTES * len(array) // max(array.nbytes, 1))
+        for start in range(0, len(array), rows):
+            part[start : start + rows].copy_(_to_torch(array[start : start + rows]))
         taken.add(place)
         missing[place.parameter] -= part.numel()
     unfilled = sorted(name for name, count in missing.items() if count)

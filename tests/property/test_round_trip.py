@@ -21,7 +21,7 @@ from trtbuild.cli.edge import run
 from trtbuild.convert import execute
 from trtbuild.layout import Layout
 from trtbuild.parallel import Parallel
-from trtbuild.quant.none import NoQuantization
+from trtbuild.quant.scheme import load_scheme
 
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 MOE = ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
@@ -96,7 +96,7 @@ def source_tensors(case: Case) -> dict[str, np.ndarray]:
     """Return a source whose values are all different, as far as the dtype goes; norms survive having one added."""
     arch = lookup(case.architecture, where="x")
     dims = arch.read_dims(case.config, case.architecture, "x")
-    layout = Layout(arch, dims, Parallel(), NoQuantization(), None, "F32")
+    layout = Layout(arch, dims, Parallel(), load_scheme("none"), None, "F32")
     tensors, counter = {}, 0
     for slot in layout.slots:
         for part in slot.parts:

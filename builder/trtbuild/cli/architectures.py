@@ -26,8 +26,8 @@ def architectures(as_markdown: bool, as_json: bool, quiet: bool) -> None:
         return
     from rich.table import Table
 
-    header, cells = support.rows()
-    table = Table(*header)
-    for row in cells:
-        table.add_row(*row)
-    stdout_console().print(table)
+    for header, cells in (support.forms(), support.rows()):
+        table = Table(*header)
+        for row in cells:
+            table.add_row(*row)
+        stdout_console().print(table)

@@ -10,6 +10,10 @@ import click
 VERBS: dict[str, tuple[str, str]] = {
     "init": ("trtbuild.cli.init:init", "Write a commented trtbuild.yaml for a model."),
     "plan": ("trtbuild.cli.plan:plan", "Say what a deployment will be, from headers alone; write nothing."),
+    "sensitivity": (
+        "trtbuild.cli.sensitivity:sensitivity",
+        "Measure which linears lose how much; mix schemes within a budget.",
+    ),
     "convert": ("trtbuild.cli.convert:convert", "Convert a Hugging Face checkpoint to rank files."),
     "verify": ("trtbuild.cli.verify:verify", "Read a checkpoint again: digests, and every weight against its source."),
     "evaluate": ("trtbuild.cli.evaluate:evaluate", "Compare a quantized checkpoint with its source on held-out text."),

@@ -9,7 +9,7 @@ import json
 import logging
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,38 @@ EXPECTED = "Paris"
 MAX_TOKENS = 32
 #: The model ends its sentence and then goes on about something else; the first line is the answer.
 STOP = "\n"
-#: Settings of the demo: SmolLM2-135M has 9 heads and 3 KV heads, so 3 is the only split of it; the calibration is kept
-#: short, since it runs on a laptop's CPU.
+#: Settings of the demo: SmolLM2-135M has 9 heads and 3 KV heads, so 3 is the only split of it, and 576 = 9 x 64 inputs, so that groups
+#: hold 64; calibration and evaluation are kept short, since they run on a laptop's CPU.
 SETTINGS = (
-    "--target", "reference", "--quantization", "fp8", "--kv-cache", "fp8", "--tp", "3",
+    "--target", "reference", "--quantization", "int4_awq", "--kv-cache", "fp8", "--tp", "3",
+    "--set", "quantization.group_size=64", "--set", "parallel.embedding=vocab",
     "--set", "limits.max_batch_size=8", "--set", "limits.max_seq_len=1024",
-    "--set", "quantization.calibration.max_samples=8", "--set", "quantization.calibration.max_length_tokens=128",
+    "--set", "quantization.calibration.max_length_tokens=256",
 )  # fmt: skip
+EVALUATION = ("--max-samples", "8", "--max-length", "256")
 FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 #: Seconds; generous, since importing torch three times at once takes long on a busy machine.
 READY_TIMEOUT = ("--ready-timeout", "600")
 LOAD = ("--requests", "8", "--concurrency", "2", "--max-tokens", str(MAX_TOKENS))
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What quantization saved and cost.
+
+    Attributes:
+        source_bytes: of the model's weights.
+        checkpoint_bytes: of all rank files together.
+        source_perplexity: on the built-in held-out texts.
+        perplexity: of the checkpoint as it was written.
+        report: HTML page with the error of every layer.
+    """
+
+    source_bytes: int
+    checkpoint_bytes: int
+    source_perplexity: float
+    perplexity: float
+    report: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +68,7 @@ class Outcome:
     Attributes:
         output: folder with all artifacts.
         answer: the model's answer to `PROMPT`.
+        accuracy: see `Accuracy`.
         probe: what the probe printed: a table, or JSON.
         steps: (name, command, seconds) of every step.
         seconds: of the whole demo.
@@ -55,6 +77,7 @@ class Outcome:
 
     output: Path
     answer: str
+    accuracy: Accuracy
     probe: str
     steps: list[tuple[str, str, float]]
     seconds: float
@@ -66,6 +89,7 @@ class Outcome:
             "output": str(self.output.absolute()),
             "prompt": PROMPT,
             "answer": self.answer,
+            "accuracy": asdict(self.accuracy),
             "steps": [{"name": name, "command": command, "seconds": s} for name, command, s in self.steps],
             "seconds": self.seconds,
             "probe": json.loads(self.probe),
@@ -96,6 +120,7 @@ def run_demo(output: Path, *, gguf: Path | None, keep: bool, as_json: bool, forc
         runner.run("init", model, "-o", yaml, *SETTINGS)
         runner.run("plan", yaml)
         runner.run("build", yaml, "-o", build)
+        accuracy = _evaluate(runner, output)
         runner.run("render", build)
         runner.run("lint", str(output / "build" / "repository"))
         server = runner.start("serve", build, *FREE_PORTS, *READY_TIMEOUT, "--json")
@@ -109,6 +134,7 @@ def run_demo(output: Path, *, gguf: Path | None, keep: bool, as_json: bool, forc
             outcome = Outcome(
                 output=output,
                 answer=answer,
+                accuracy=accuracy,
                 probe=probe,
                 steps=[imported, *((step.name, step.command, round(step.seconds, 3)) for step in runner.steps)],
                 seconds=round(time.perf_counter() - started, 3),
@@ -125,7 +151,7 @@ def run_demo(output: Path, *, gguf: Path | None, keep: bool, as_json: bool, forc
 
 def closing_words(outcome: Outcome) -> list[str]:
     """Return what to tell a person at the end: the answer, the latency table, and what to do next."""
-    lines = [f"{PROMPT} ... {outcome.answer}", "", outcome.probe.rstrip(), ""]
+    lines = [f"{PROMPT} ... {outcome.answer}", "", *_accuracy_words(outcome.accuracy), "", outcome.probe.rstrip(), ""]
     lines.append(f"done in {outcome.seconds:.0f} s; everything made is in {outcome.output}")
     if outcome.server is None:
         return [*lines, f"serve it again: trtbuild serve {shlex.quote(str(outcome.output / 'build'))}"]
@@ -141,6 +167,33 @@ def closing_words(outcome: Outcome) -> list[str]:
         f"  curl -s {server['metrics_url']} | grep nv_trt_llm",
         "stop it:",
         f"  kill {server['pid']}",
+    ]
+
+
+def _evaluate(runner: Runner, output: Path) -> Accuracy:
+    """Compare the checkpoint with the model it was made from."""
+    report = output / "accuracy.html"
+    found = json.loads(
+        runner.run("evaluate", str(output / "build"), *EVALUATION, "--html", str(report), "--json").stdout
+    )
+    return Accuracy(
+        source_bytes=_weight_bytes(output / "model"),
+        checkpoint_bytes=_weight_bytes(Path(found["folder"])),
+        source_perplexity=found["quality"]["source_perplexity"],
+        perplexity=found["quality"]["quantized_perplexity"],
+        report=str(report),
+    )
+
+
+def _weight_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def _accuracy_words(accuracy: Accuracy) -> list[str]:
+    before, after = (f"{size / 1e6:.0f} MB" for size in (accuracy.source_bytes, accuracy.checkpoint_bytes))
+    return [
+        f"weights     {before} -> {after} (INT4 AWQ, groups of 64, 3 ranks)",
+        f"perplexity  {accuracy.source_perplexity:.2f} -> {accuracy.perplexity:.2f} on held-out texts; every layer: {accuracy.report}",
     ]
 
 
@@ -160,6 +213,7 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
         "complete": True,
         "prompt": PROMPT,
         "answer": outcome.answer,
+        "accuracy": asdict(outcome.accuracy),
         "seconds": outcome.seconds,
         "steps": [{"name": name, "command": command, "seconds": s} for name, command, s in outcome.steps],
         "server_pid": outcome.server.process.pid if outcome.server else None,

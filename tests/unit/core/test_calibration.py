@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import write_safetensors
+from tests.conftest import read_safetensors, write_safetensors
 
 from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
@@ -18,6 +18,7 @@ from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.forward import calibrate
 from trtbuild.quant.calibrate.samples import Samples, load_samples
 from trtbuild.quant.calibrate.texts import TEXTS
+from trtbuild.quant.recipes import file_of
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import SourceCheckpoint
 
@@ -170,3 +171,124 @@ def test_lines_of_token_ids_need_no_tokenizer(make_model: Make, tmp_path: Path) 
     file.write_text('{"text": "a"}\n')
     with pytest.raises(TrtbuildError, match="has no tokenizer"):
         load(source, file)
+
+
+def searched_plan(folder: Path, scheme: str = "int4_gptq") -> Any:
+    return plan_conversion(
+        OpenedSource(SourceCheckpoint.open(folder)),
+        ConversionOptions(quantization=scheme, group_size=64, parallel=Parallel()),
+    )
+
+
+class _KilledError(Exception):
+    pass
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("feed", ["original", "quantized"])
+def test_a_killed_calibration_ends_as_one_that_ran_through(make_model: Make, tmp_path: Path, feed: Any) -> None:
+    plan = searched_plan(make_model())
+    samples = Samples(((5, 6, 7, 8), (9, 1), (3, 4, 4)), "test")
+
+    def run(folder: Path, killed_after: int | None = None) -> tuple[CalibrationStats, list[int]]:
+        seen: list[int] = []
+
+        def advance(tokens: int) -> None:
+            seen.append(tokens)
+            if killed_after is not None and len(seen) > killed_after:
+                raise _KilledError
+
+        settings: Any = {"dtype": "float32", "memory_bytes": 1 << 20, "advance": advance, "feed": feed}
+        return calibrate(plan, samples, folder=folder, **settings), seen
+
+    expected, seen = run(tmp_path / "whole")
+    assert sum(seen) == 9 * 3
+    for killed_after in (1, 3, 5, 9):
+        work = tmp_path / str(killed_after)
+        with pytest.raises(_KilledError):
+            run(work, killed_after)
+        found, seen = run(work)
+        assert found == expected
+        assert sum(seen) == 9 * 3
+        assert seen[0] == 9 * ((killed_after - 1) // 3)
+        assert files_of(work) == files_of(tmp_path / "whole")
+    again, seen = run(tmp_path / "whole")
+    assert (again, seen) == (expected, [27])
+
+
+def test_other_work_in_the_folder_is_not_used(make_model: Make, tmp_path: Path) -> None:
+    plan = searched_plan(make_model())
+
+    def run(*rows: tuple[int, ...], folder: str) -> CalibrationStats:
+        return calibrate(
+            plan,
+            Samples(rows, "test"),
+            dtype="float32",
+            folder=tmp_path / folder,
+            memory_bytes=1 << 20,
+            advance=lambda _: None,
+        )
+
+    first, expected = run((1, 2, 3), folder="a"), run((4, 5), folder="b")
+    assert first != expected
+    assert run((4, 5), folder="a") == expected
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_results_do_not_depend_on_the_memory(make_model: Make, tmp_path: Path) -> None:
+    plan = searched_plan(make_model(), "int4_awq")
+    samples = Samples(((5, 6, 7, 8), (9, 1)), "test")
+    for memory_bytes in (1, 1 << 30):
+        calibrate(
+            plan,
+            samples,
+            dtype="float32",
+            folder=tmp_path / str(memory_bytes),
+            memory_bytes=memory_bytes,
+            advance=lambda _: None,
+        )
+    assert files_of(tmp_path / "1") == files_of(tmp_path / str(1 << 30))
+
+
+def test_the_range_of_a_smoothed_input_is_that_of_what_is_multiplied(make_model: Make, tmp_path: Path) -> None:
+    folder = make_model(torch_dtype="float32")
+    plan = searched_plan(folder, "int8_smoothquant")
+    stats = calibrate(
+        plan,
+        Samples(((5, 6, 7, 8),), "test"),
+        dtype="float32",
+        folder=tmp_path / "work",
+        memory_bytes=1 << 20,
+        advance=lambda _: None,
+    )
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    seen: dict[str, Any] = {}
+    name = "model.layers.1.mlp.down_proj"
+    model.get_submodule(name).register_forward_pre_hook(lambda _m, args: seen.__setitem__("x", args[0][0].detach()))
+    with torch.no_grad():
+        model(torch.tensor([[5, 6, 7, 8]]))
+    factor = read_safetensors(file_of(tmp_path / "work", 1))[f"{name}.pre_quant_scale"]
+    assert stats.input_amax[name] == pytest.approx(float((seen["x"].numpy() * factor).__abs__().max()), rel=1e-5)
+
+
+def test_an_activation_that_is_not_finite_is_named(make_model: Make, tmp_path: Path) -> None:
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        tensors["model.layers.1.mlp.up_proj.weight"] *= 1e30
+        tensors["model.layers.1.mlp.gate_proj.weight"] *= 1e30
+
+    plan = searched_plan(make_model(torch_dtype="float32", edit=edit))
+    with pytest.raises(TrtbuildError, match=r"calibration in float32: the input of model\.layers\.1\.mlp\.down_proj"):
+        calibrate(
+            plan,
+            Samples(((5, 6, 7, 8),), "test"),
+            dtype="float32",
+            folder=tmp_path / "work",
+            memory_bytes=1 << 20,
+            advance=lambda _: None,
+        )

@@ -17,6 +17,11 @@ import pytest
 READY = {"http_url": "http://127.0.0.1:81", "grpc_url": "127.0.0.1:82", "metrics_url": "http://127.0.0.1:83/metrics"}
 #: What a run without trouble prints.
 GOOD: dict[str, dict[str, Any]] = {
+    "evaluate": {
+        "out": json.dumps(
+            {"folder": "checkpoint", "quality": {"source_perplexity": 18.17, "quantized_perplexity": 20.5}}
+        )
+    },
     "serve": {"out": json.dumps({"event": "ready", "pid": 1, **READY}) + "\n", "wait": True},
     "generate": {"out": " Paris.\n"},
     "probe": {"out": "a table of latencies\n"},

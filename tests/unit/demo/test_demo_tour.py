@@ -24,7 +24,7 @@ from trtbuild.demo.folder import MARKER
 from trtbuild.demo.runner import Runner
 from trtbuild.errors import CheckFailed, TrtbuildError
 
-VERBS = ["init", "plan", "build", "render", "lint", "serve", "generate", "probe"]
+VERBS = ["init", "plan", "build", "evaluate", "render", "lint", "serve", "generate", "probe"]
 
 
 @pytest.fixture
@@ -78,6 +78,7 @@ def test_everything_lies_in_the_folder_that_is_named(
     words = "\n".join(tour.closing_words(outcome))
     assert str(tmp_path / "out") in words
     assert "a table of latencies" in words
+    assert "perplexity  18.17 -> 20.50" in words
 
 
 def test_a_wrong_answer_is_a_failed_check_and_the_server_is_stopped(
@@ -116,7 +117,7 @@ def test_a_failed_step_ends_the_demo_with_that_steps_log(
     fake.parts["render"] = {"err": "error: no template\n", "code": 1}
     with pytest.raises(TrtbuildError, match="no template"):
         start(fake, gguf_file, monkeypatch, tmp_path / "out")
-    assert [call[0] for call in fake.calls] == ["init", "plan", "build", "render"]
+    assert [call[0] for call in fake.calls] == ["init", "plan", "build", "evaluate", "render"]
 
 
 def test_a_second_demo_replaces_the_first_and_keeps_the_imported_model(

@@ -21,7 +21,7 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.evaluate.models import checkpoint_tensors
 from trtbuild.evaluate.run import evaluate_folder
 from trtbuild.evaluate.texts import TEXTS
-from trtbuild.names import GROUPED, QUANTIZATIONS, available
+from trtbuild.names import GROUPED, QUANTIZATIONS
 from trtbuild.quant.calibrate.texts import TEXTS as CALIBRATION_TEXTS
 from trtbuild.quant.scheme import load_scheme
 from trtbuild.reference.model import load_model
@@ -70,7 +70,7 @@ def damage(folder: Path, file: str, tensor: str, factor: float) -> None:
 
 def combinations() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (family, options): every scheme in every layout that it has, and the other families."""
-    for name in available(QUANTIZATIONS):
+    for name in QUANTIZATIONS:
         scheme = load_scheme(name)
         options = ("--quantization", name, *(("--group-size", "64") if name in GROUPED else ()), "--allow-unverified")
         if scheme.ranks is not None:

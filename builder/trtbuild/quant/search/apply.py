@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from trtbuild.quant.recipes import Recipe
 from trtbuild.quant.search.int4 import decode, encode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _INT8_LIMIT = 127
 
@@ -22,13 +28,16 @@ def quantized_weight(weight: Tensor, recipe: Recipe) -> Tensor:
         [out, in] float32.
     """
     device = weight.device
-    factor = torch.ones(1) if recipe.pre_quant_scale is None else torch.from_numpy(recipe.pre_quant_scale)
-    factor = factor.to(device)
+    factor = torch.ones(1, device=device) if recipe.pre_quant_scale is None else _tensor(recipe.pre_quant_scale, device)
     divided = weight / factor
     if recipe.weight_scale is None:
         scales = divided.abs().amax(1, keepdim=True) / _INT8_LIMIT
         scales = torch.where(scales > 0, scales, 1.0)
         return (divided / scales).round_().clamp_(-_INT8_LIMIT - 1, _INT8_LIMIT).mul_(scales).mul_(factor)
-    scales = torch.from_numpy(recipe.weight_scale).to(device)
-    codes = encode(divided, scales) if recipe.codes is None else torch.from_numpy(recipe.codes).to(device).float()
+    scales = _tensor(recipe.weight_scale, device)
+    codes = encode(divided, scales) if recipe.codes is None else _tensor(recipe.codes, device).float()
     return decode(codes, scales).mul_(factor)
+
+
+def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.array(array)).to(device)  # a copy: arrays of files may be read-only

@@ -8,7 +8,7 @@ loses a good part of what was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,11 +17,13 @@ from trtbuild.quant.recipes import Recipe
 from trtbuild.quant.search.group import Linear, ScaleGroup, to_numpy
 from trtbuild.quant.search.int4 import clipped_scales, decode, encode, group_scales
 
-#: Exponents of the inputs' mean magnitude that are tried first; then those half a step beside the best.
+#: Exponents a of the factor's curve x^a / w^(1 - a), and of x^a alone, that are tried first; then those half a step beside the best.
 _EXPONENTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _REFINEMENTS = (-0.1, 0.1)
-#: Rows of each linear that candidates are compared on, evenly spread; the final choice is checked on all rows.
-_SAMPLE_ROWS = 256
+#: Rows of a group that candidates are compared on, evenly spread over its linears.
+_SAMPLE_ROWS = 128
+#: Weights that are worked on at a time.
+_CHUNK = 1 << 22
 #: Smaller means, relative to the largest of a group's, are raised to this.
 _SMALLEST_MEAN = 1e-4
 
@@ -40,31 +42,50 @@ def search(group: ScaleGroup) -> dict[str, Recipe]:
 
 
 def smooth_and_clip(group: ScaleGroup) -> tuple[Tensor, list[Tensor]]:
-    """Return the best factor found, [in] float32, and the scales of each linear's divided weight, [out, in / group_size] float32."""
-    ones = torch.ones_like(group.input_mean)
-    plain = sum(
-        rounding_error(linear, ones, group_scales(linear.weight, group.settings.group_size)) for linear in group.linears
-    )
+    """Return the best factor found, [in] float32, and the scales of each linear's divided weight, [out, in / group_size] float32.
+
+    Clipping looks at one group of inputs at a time; the result is checked against plain rounding with all second moments.
+    """
+    size = group.settings.group_size
     factor = _best_factor(group)
-    found = [_best_scales(linear, factor, group.settings.group_size) for linear in group.linears]
-    if not sum(error for error, _ in found) <= plain:
-        factor = ones
-        found = [_best_scales(linear, factor, group.settings.group_size) for linear in group.linears]
-    return factor, [scales for _, scales in found]
+    ones = torch.ones_like(factor)
+    found, plain = _clipped(group, factor), [group_scales(linear.weight, size) for linear in group.linears]
+    if _error(group, factor, found) <= (least := _error(group, ones, plain)):
+        return factor, found
+    others = [
+        (factor, [group_scales(linear.weight / factor, size) for linear in group.linears]),
+        (ones, _clipped(group, ones)),
+    ]
+    errors = [_error(group, *other) for other in others]
+    return others[errors.index(min(errors))] if min(errors) <= least else (ones, plain)
 
 
 def rounding_error(linear: Linear, factor: Tensor, scales: Tensor) -> float:
     """Return the output error of the nearest codes. factor: [in]; scales: [out, in / group_size]."""
-    divided = linear.weight / factor
-    return linear.inputs.error(decode(encode(divided, scales), scales).mul_(factor).sub_(linear.weight))
+    rows = max(1, _CHUNK // linear.weight.shape[1])
+    total = 0.0
+    for start in range(0, len(linear.weight), rows):
+        weight, scale = linear.weight[start : start + rows], scales[start : start + rows]
+        total += linear.inputs.error(decode(encode(weight / factor, scale), scale).mul_(factor).sub_(weight))
+    return total
 
 
-def _best_scales(linear: Linear, factor: Tensor, group_size: int) -> tuple[float, Tensor]:
-    """Return error and scales of the better of clipping and not clipping."""
-    divided = linear.weight / factor
-    second = linear.inputs.diagonal(group_size) * outer(factor.view(-1, group_size))
-    candidates = (group_scales(divided, group_size), clipped_scales(divided, second, group_size))
-    return min(((rounding_error(linear, factor, scales), scales) for scales in candidates), key=lambda pair: pair[0])
+def _error(group: ScaleGroup, factor: Tensor, scales: Sequence[Tensor]) -> float:
+    return sum(rounding_error(linear, factor, each) for linear, each in zip(group.linears, scales, strict=True))
+
+
+def _clipped(group: ScaleGroup, factor: Tensor) -> list[Tensor]:
+    """Return the clipped scales of all linears."""
+    return [
+        clipped_scales(linear.weight / factor, _seen_through(factor, linear, group), group.settings.group_size)[0]
+        for linear in group.linears
+    ]
+
+
+def _seen_through(factor: Tensor, linear: Linear, group: ScaleGroup) -> Tensor:
+    """Return the second moments of x * factor for each group of inputs, [in / group_size, group_size, group_size]."""
+    size = group.settings.group_size
+    return linear.inputs.diagonal(size) * outer(factor.view(-1, size))
 
 
 def outer(factors: Tensor) -> Tensor:
@@ -73,33 +94,34 @@ def outer(factors: Tensor) -> Tensor:
 
 
 def _best_factor(group: ScaleGroup) -> Tensor:
-    """Return the factor of least error without clipping, on some rows of each linear."""
+    """Return the factor of least error without clipping, on some rows of each linear.
+
+    Choosing with clipping, or with the moments of one group of inputs at a time, finds smaller errors on the calibration tokens and
+    larger ones on others: SmolLM2-135M with groups of 64 has a perplexity of 21.35 on other text then, and of 20.82 like this.
+    """
     samples = [_sample(linear, len(group.linears)) for linear in group.linears]
     shares = [len(linear.weight) / len(sample.weight) for linear, sample in zip(group.linears, samples, strict=True)]
     inputs, weights = _limited(group.input_mean), _limited(_mean_magnitude(group))
-    ones = torch.ones_like(inputs)
 
-    def error(factor: Tensor) -> float:
-        return sum(
-            share * rounding_error(sample, factor, group_scales(sample.weight / factor, group.settings.group_size))
-            for sample, share in zip(samples, shares, strict=True)
-        )
+    def factor_of(exponent: float, weight_exponent: float) -> Tensor:
+        return group.factor(_normalized(inputs**exponent / weights**weight_exponent).reciprocal())
 
-    def curve(exponents: tuple[float, ...], beside: tuple[float, bool] | None) -> Iterator[tuple[float, bool]]:
-        for uses_weights in (True, False) if beside is None else (beside[1],):
-            yield from ((exponent, uses_weights) for exponent in exponents if 0 <= exponent <= 1)
+    def error(exponent: float, weight_exponent: float) -> float:
+        factor, total = factor_of(exponent, weight_exponent), 0.0
+        for sample, share in zip(samples, shares, strict=True):
+            total += share * rounding_error(
+                sample, factor, group_scales(sample.weight / factor, group.settings.group_size)
+            )
+        return total
 
-    def factor_of(point: tuple[float, bool]) -> Tensor:
-        exponent, uses_weights = point
-        scale = inputs**exponent / (weights ** (1 - exponent) if uses_weights else ones)
-        return group.factor(_normalized(scale).reciprocal())
-
-    tried = {point: error(factor_of(point)) for point in curve(_EXPONENTS, None)}
-    best = min(tried, key=lambda point: tried[point])
-    for point in curve(tuple(round(best[0] + step, 1) for step in _REFINEMENTS), best):
-        tried[point] = error(factor_of(point))
-    best = min(tried, key=lambda point: tried[point])
-    return factor_of(best)
+    points = [point for exponent in _EXPONENTS for point in ((exponent, round(1 - exponent, 1)), (exponent, 0.0))]
+    tried = {point: error(*point) for point in points}
+    exponent, weight_exponent = min(tried, key=tried.__getitem__)
+    for step in _REFINEMENTS:
+        beside = round(exponent + step, 1), round(weight_exponent - step, 1) if weight_exponent else 0.0
+        if min(beside) >= 0 and max(beside) <= 1:
+            tried[beside] = error(*beside)
+    return factor_of(*min(tried, key=tried.__getitem__))
 
 
 def _sample(linear: Linear, count: int) -> Linear:

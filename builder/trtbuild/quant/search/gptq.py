@@ -6,12 +6,14 @@ Rounds on the grid that AWQ finds: smoothing factor and clipped scales first, th
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trtbuild.quant.recipes import Recipe
-from trtbuild.quant.search.awq import outer, rounding_error, smooth_and_clip
+from trtbuild.quant.search.awq import rounding_error, smooth_and_clip
 from trtbuild.quant.search.group import ScaleGroup, to_numpy
 from trtbuild.quant.search.int4 import HIGHEST_CODE, LOWEST_CODE, decode
 
@@ -24,18 +26,33 @@ _MORE_DAMPING = (1, 10, 100)
 _BLOCK_COLUMNS = 128
 
 
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """How columns that are not rounded yet make up for the error of one that is.
+
+    Attributes:
+        order: [columns], in which they are rounded.
+        factor: [columns, columns], upper Cholesky factor of the inverse second moments, columns in that order.
+    """
+
+    order: Tensor
+    factor: Tensor
+
+
 def search(group: ScaleGroup) -> dict[str, Recipe]:
-    """Return factor, scales and codes of all linears of a group; a linear for which nearest codes are better keeps them."""
+    """Return factor, scales and codes of all linears of a group; a linear for which nearest codes are better keeps them.
+
+    Memory: three more matrices of the size of an input's second moments, and four times one linear's weight.
+    """
     factor, all_scales = smooth_and_clip(group)
     stored = to_numpy(factor)
+    known: dict[int, list[Compensation]] = {}
     recipes = {}
     for linear, scales in zip(group.linears, all_scales, strict=True):
-        codes = round_in_order(
-            linear.weight / factor,
-            linear.inputs.second * outer(factor.view(linear.inputs.second.shape[:2])),
-            scales,
-            by_size=group.settings.act_order,
-        )
+        if id(linear.inputs) not in known:
+            known.clear()  # linears of one input lie side by side
+            known[id(linear.inputs)] = compensations(linear.inputs.second, factor, by_size=group.settings.act_order)
+        codes = round_in_order(linear.weight / factor, known[id(linear.inputs)], scales)
         error = linear.inputs.error(decode(codes, scales).mul_(factor).sub_(linear.weight))
         is_better = error <= rounding_error(linear, factor, scales)
         recipes[linear.module] = Recipe(
@@ -46,41 +63,77 @@ def search(group: ScaleGroup) -> dict[str, Recipe]:
     return recipes
 
 
-def round_in_order(weight: Tensor, second: Tensor, scales: Tensor, *, by_size: bool) -> Tensor:
+def compensations(second: Tensor, factor: Tensor, *, by_size: bool) -> list[Compensation]:
+    """Return how errors are passed on inside of each block of second moments.
+
+    Args:
+        second: [blocks, columns, columns], second moments of x.
+        factor: [blocks * columns]; the inputs that count are x * factor.
+        by_size: round the columns of the largest inputs first, instead of from left to right.
+    """
+    return [
+        _compensation(moments * part[:, None], part, by_size=by_size)
+        for moments, part in zip(second, factor.view(second.shape[:2]), strict=True)
+    ]
+
+
+def _compensation(second: Tensor, factor: Tensor, *, by_size: bool) -> Compensation:
+    """second: [columns, columns], overwritten; its rows are multiplied by the factor already."""
+    second *= factor
+    diagonal = second.diagonal()
+    diagonal[diagonal <= 0] = 1.0  # a channel that never fires takes no part; its row and column are zero
+    order = torch.arange(len(second), device=second.device)
+    if by_size:
+        order = torch.argsort(diagonal, descending=True, stable=True)
+        second = second[order][:, order]
+    return Compensation(order, _inverse_factor(second))
+
+
+def _inverse_factor(second: Tensor) -> Tensor:
+    """Return the upper Cholesky factor of the inverse; the identity, which passes no error on, where there is none.
+
+    Args:
+        second: [columns, columns], overwritten.
+    """
+    step, damped = DAMPING * second.diagonal().mean(), 0
+    for times in _MORE_DAMPING:
+        second.diagonal().add_(step * (times - damped))
+        damped = times
+        lower, failed = torch.linalg.cholesky_ex(second)
+        if not failed:
+            lower = torch.cholesky_inverse(lower)
+            upper, failed = torch.linalg.cholesky_ex(lower, upper=True)
+            if not failed and bool(torch.isfinite(upper).all()):
+                return upper
+    logger.warning("GPTQ: second moments of %d channels are no positive matrix; nearest codes are used", len(second))
+    return torch.eye(len(second), device=second.device)
+
+
+def round_in_order(weight: Tensor, blocks: Sequence[Compensation], scales: Tensor) -> Tensor:
     """Return codes of small output error.
 
     Args:
         weight: [out, in] float32.
-        second: [blocks, in / blocks, in / blocks], second moments of the inputs; errors are passed on inside of a block.
+        blocks: of neighbouring columns, all of one width; errors stay inside of a block.
         scales: [out, in / group_size] float32.
-        by_size: round the columns of the largest inputs first, instead of from left to right.
 
     Returns:
         [out, in] float32, whole numbers.
     """
     columns = scales.repeat_interleave(weight.shape[1] // scales.shape[1], dim=1)
-    width = second.shape[1]
-    parts = [
-        _round_block(
-            weight[:, start : start + width], moments.clone(), columns[:, start : start + width], by_size=by_size
-        )
-        for start, moments in zip(range(0, weight.shape[1], width), second, strict=True)
-    ]
-    return torch.cat(parts, dim=1)
-
-
-def _round_block(weight: Tensor, second: Tensor, scales: Tensor, *, by_size: bool) -> Tensor:
-    """Return codes of some columns. weight, scales: [out, columns]; second: [columns, columns], overwritten."""
-    diagonal = second.diagonal()
-    diagonal[diagonal <= 0] = 1.0  # a channel that never fires takes no part; its row and column are zero
-    order = (
-        torch.argsort(diagonal, descending=True, stable=True)
-        if by_size
-        else torch.arange(len(second), device=second.device)
+    width = weight.shape[1] // len(blocks)
+    parts = [slice(number * width, (number + 1) * width) for number in range(len(blocks))]
+    return torch.cat(
+        [_round_block(weight[:, part], block, columns[:, part]) for part, block in zip(parts, blocks, strict=True)],
+        dim=1,
     )
-    factor = _inverse_factor(second[order][:, order])
+
+
+def _round_block(weight: Tensor, block: Compensation, scales: Tensor) -> Tensor:
+    """Return codes of some columns. weight, scales: [out, columns]."""
+    factor = block.factor
     # Transposed: a column's weights lie side by side.
-    left, step = weight.T[order].contiguous(), scales.T[order].contiguous()
+    left, step = weight.T[block.order].contiguous(), scales.T[block.order].contiguous()
     codes = torch.empty_like(left)
     for start in range(0, len(left), _BLOCK_COLUMNS):
         stop = min(start + _BLOCK_COLUMNS, len(left))
@@ -91,20 +144,5 @@ def _round_block(weight: Tensor, second: Tensor, scales: Tensor, *, by_size: boo
             left[column + 1 : stop] -= factor[column, column + 1 : stop, None] * error
             errors[column - start] = error
         left[stop:] -= factor[start:stop, stop:].T @ errors
-    found = torch.empty_like(codes)
-    found[order] = codes
-    return found.T
-
-
-def _inverse_factor(second: Tensor) -> Tensor:
-    """Return the upper Cholesky factor of the inverse; the identity, which passes no error on, where there is none."""
-    mean = second.diagonal().mean()
-    for times in _MORE_DAMPING:
-        damped = second + torch.eye(len(second), device=second.device) * (DAMPING * times * mean)
-        lower, failed = torch.linalg.cholesky_ex(damped)
-        if not failed:
-            upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-            if not failed and bool(torch.isfinite(upper).all()):
-                return upper
-    logger.warning("GPTQ: second moments of %d channels are no positive matrix; nearest codes are used", len(second))
-    return torch.eye(len(second), device=second.device)
+    left[block.order] = codes
+    return left.T

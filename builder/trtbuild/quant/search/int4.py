@@ -6,6 +6,8 @@ real = code * scale, code = clamp(rint(real / scale), -8, 7) in float32, scale =
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ _CHUNK = 1 << 16
 
 def group_scales(weight: Tensor, group_size: int) -> Tensor:
     """Return the scales that clip nothing. weight: [out, in] float32; result: [out, in / group_size] float32."""
-    scales = _groups(weight, group_size).abs().amax(-1) / HIGHEST_CODE
+    scales = weight.view(len(weight), -1, group_size).abs().amax(-1) / HIGHEST_CODE
     return torch.where(scales > 0, scales, 1.0)
 
 
@@ -32,42 +34,41 @@ def decode(codes: Tensor, scales: Tensor) -> Tensor:
     return (codes.view(*scales.shape, -1) * scales[..., None]).view(codes.shape)
 
 
-def clipped_scales(weight: Tensor, second: Tensor, group_size: int) -> Tensor:
-    """Return the scales of least output error among CLIP_RATIOS, each group by itself.
+def clipped_scales(
+    weight: Tensor, second: Tensor, group_size: int, ratios: Sequence[float] = CLIP_RATIOS
+) -> tuple[Tensor, Tensor]:
+    """Return the scales of least output error, each group by itself, and that error.
 
     Args:
         weight: [out, in] float32.
         second: [in / group_size, group_size, group_size], second moments of each group's inputs.
         group_size: inputs that share a scale.
+        ratios: what to try; the first is kept where none is better.
 
     Returns:
-        [out, in / group_size] float32.
+        [out, in / group_size] float32 both.
     """
     whole = group_scales(weight, group_size)
-    groups = _groups(weight, group_size).transpose(0, 1)  # [groups, out, group_size]
-    best = torch.empty_like(whole.T)
+    groups = weight.view(len(weight), -1, group_size).transpose(0, 1)  # [groups, out, group_size]
+    best, least = torch.empty_like(whole.T), torch.empty_like(whole.T)
     rows = max(1, _CHUNK // weight.shape[1])
     for start in range(0, len(weight), rows):
-        stop = start + rows
-        best[:, start:stop] = _best_scales(groups[:, start:stop].contiguous(), whole[start:stop].T, second)
-    return best.T.contiguous()
+        part = slice(start, start + rows)
+        best[:, part], least[:, part] = _best_scales(groups[:, part].contiguous(), whole[part].T, second, ratios)
+    return best.T.contiguous(), least.T
 
 
-def _best_scales(groups: Tensor, whole: Tensor, second: Tensor) -> Tensor:
-    """Return the best scale of each group. groups: [groups, rows, group_size]; whole: [groups, rows]; result alike."""
+def _best_scales(groups: Tensor, whole: Tensor, second: Tensor, ratios: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Return scale and error of each group. groups: [groups, rows, group_size]; whole: [groups, rows]; results alike."""
     best, least = whole, torch.full_like(whole, torch.inf)
-    for ratio in CLIP_RATIOS:
+    for ratio in ratios:
         scales = whole * ratio
         wrong = _round(groups, scales[..., None]).mul_(scales[..., None]).sub_(groups)
         errors = torch.bmm(wrong, second).mul_(wrong).sum(-1)
         better = errors < least
         best, least = torch.where(better, scales, best), torch.where(better, errors, least)
-    return best
+    return best, least
 
 
 def _round(values: Tensor, scales: Tensor) -> Tensor:
     return (values / scales).round_().clamp_(LOWEST_CODE, HIGHEST_CODE)  # torch rounds half to even
-
-
-def _groups(weight: Tensor, group_size: int) -> Tensor:
-    return weight.reshape(len(weight), -1, group_size)

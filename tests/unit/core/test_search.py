@@ -1,0 +1,193 @@
+"""Searches: never worse than plain rounding, exact about what they return, safe with inputs that never come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtbuild.quant.recipes import Recipe, SearchSettings
+from trtbuild.quant.search import SEARCHES
+from trtbuild.quant.search.apply import quantized_weight
+from trtbuild.quant.search.gptq import compensations, round_in_order
+from trtbuild.quant.search.group import Linear, ScaleGroup
+from trtbuild.quant.search.int4 import clipped_scales, decode, encode, group_scales
+from trtbuild.quant.search.moments import InputMoments
+
+GROUP = 8
+
+
+def moments_of(inputs: torch.Tensor, block: int | None = None) -> InputMoments:
+    moments = InputMoments(inputs.shape[1], block=inputs.shape[1] if block is None else block)
+    for part in inputs.split(5):
+        moments.add(part[None])
+    moments.finish()
+    return moments
+
+
+def make(
+    seed: int, *, rows: tuple[int, ...] = (12, 6), columns: int = 32, tokens: int = 40, block: int | None = None
+) -> tuple[list[torch.Tensor], torch.Tensor, list[Linear]]:
+    """Return weights, inputs with a few large and correlated channels, and the linears of both."""
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.randn(columns, generator=generator).exp()
+    mixing = torch.eye(columns) + 0.3 * torch.randn(columns, columns, generator=generator)
+    inputs = torch.randn(tokens, columns, generator=generator) * spread @ mixing
+    weights = [torch.randn(count, columns, generator=generator) * 0.1 for count in rows]
+    moments = moments_of(inputs, block)
+    return weights, inputs, [Linear(f"linear{number}", weight, moments) for number, weight in enumerate(weights)]
+
+
+def run(kind: str, linears: list[Linear], dtype: str = "F16", **options: Any) -> dict[str, Recipe]:
+    size = 0 if kind == "smooth" else GROUP
+    return SEARCHES[kind].run(ScaleGroup(linears, dtype, SearchSettings(kind, size, **options)))
+
+
+def output_error(inputs: torch.Tensor, weights: list[torch.Tensor], rounded: list[torch.Tensor]) -> float:
+    pairs = zip(weights, rounded, strict=True)
+    return sum(float(((new - old).double() @ inputs.double().T).square().sum()) for old, new in pairs)
+
+
+def plain(weight: torch.Tensor) -> torch.Tensor:
+    """Return the weight rounded to the nearest code, written anew and slowly."""
+    out = weight.clone()
+    for row in range(len(weight)):
+        for start in range(0, weight.shape[1], GROUP):
+            part = weight[row, start : start + GROUP].numpy()
+            scale = np.float32(np.abs(part).max() / np.float32(7)) or np.float32(1)
+            out[row, start : start + GROUP] = torch.from_numpy(np.clip(np.rint(part / scale), -8, 7) * scale)
+    return out
+
+
+@given(seed=st.integers(0, 10**6), columns=st.sampled_from([8, 24, 32]), tokens=st.integers(1, 60))
+@settings(max_examples=15)
+@pytest.mark.parametrize("kind", ["awq", "gptq"])
+def test_a_search_is_not_worse_than_plain_rounding(kind: str, seed: int, columns: int, tokens: int) -> None:
+    weights, inputs, linears = make(seed, columns=columns, tokens=tokens)
+    recipes = run(kind, linears)
+    rounded = [quantized_weight(linear.weight, recipes[linear.module]) for linear in linears]
+    limit = output_error(inputs, weights, [plain(weight) for weight in weights])
+    assert output_error(inputs, weights, rounded) <= limit * (1 + 1e-3) + 1e-9
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+@pytest.mark.parametrize("kind", ["awq", "gptq", "smooth"])
+def test_recipes_have_the_agreed_form(kind: str, dtype: str) -> None:
+    _, _, linears = make(3)
+    recipes = run(kind, linears, dtype)
+    torch_dtype = {"F16": torch.float16, "BF16": torch.bfloat16}[dtype]
+    for linear in linears:
+        recipe = recipes[linear.module]
+        if recipe.pre_quant_scale is not None:
+            factor = torch.from_numpy(recipe.pre_quant_scale)
+            assert torch.equal(factor.to(torch_dtype).float(), factor)
+            assert np.array_equal(factor, recipes["linear0"].pre_quant_scale)
+        if kind == "smooth":
+            assert recipe.weight_scale is None
+            continue
+        assert recipe.weight_scale is not None
+        assert recipe.weight_scale.dtype == np.float32
+        assert recipe.weight_scale.shape == (len(linear.weight), 4)
+        assert recipe.weight_scale.min() > 0
+    codes = recipes["linear0"].codes
+    assert (codes is None) == (kind != "gptq")
+    if codes is not None:
+        assert (codes.dtype, codes.shape, codes.min() >= -8, codes.max() <= 7) == (np.int8, (12, 32), True, True)
+
+
+@pytest.mark.parametrize("kind", ["awq", "gptq", "smooth"])
+def test_channels_that_never_fire_and_weights_of_zero_do_no_harm(kind: str) -> None:
+    weights, inputs, _ = make(4)
+    inputs[:, 3] = 0
+    inputs[:, 8:16] = 0
+    weights[0][:, 16:24] = 0
+    weights[1][2] = 0
+    weights[1][4] = 0.5
+    for block in (32, 8):
+        linears = [Linear(str(number), weight, moments_of(inputs, block)) for number, weight in enumerate(weights)]
+        for linear in linears:
+            rounded = quantized_weight(linear.weight, run(kind, linears)[linear.module])
+            assert bool(torch.isfinite(rounded).all())
+            assert not rounded[linear.weight == 0].any()
+    silent = [Linear("x", weights[0], moments_of(torch.zeros(3, 32)))]
+    assert bool(torch.isfinite(quantized_weight(weights[0], run(kind, silent)["x"])).all())
+
+
+def test_experts_with_inputs_of_their_own_share_a_factor() -> None:
+    weights, inputs, _ = make(5, rows=(8, 8, 8))
+    own = [inputs, inputs.flip(1), inputs * 2]
+    linears = [Linear(str(number), weights[number], moments_of(own[number], GROUP)) for number in range(3)]
+    recipes = run("awq", linears)
+    assert (
+        len({recipe.pre_quant_scale.tobytes() for recipe in recipes.values() if recipe.pre_quant_scale is not None})
+        == 1
+    )
+    for linear, seen in zip(linears, own, strict=True):
+        rounded = quantized_weight(linear.weight, recipes[linear.module])
+        assert (
+            output_error(seen, [linear.weight], [rounded])
+            < output_error(seen, [linear.weight], [plain(linear.weight)]) * 2
+        )
+
+
+def test_smoothing_follows_the_formula() -> None:
+    weights, inputs, linears = make(6)
+    amax, largest = inputs.abs().amax(0), torch.cat(weights).abs().amax(0)
+    for alpha in (0.0, 0.5, 1.0):
+        factor = run("smooth", linears, "F32", alpha=alpha)["linear0"].pre_quant_scale
+        torch.testing.assert_close(torch.from_numpy(factor), largest ** (1 - alpha) / amax**alpha)
+
+
+@given(seed=st.integers(0, 10**6), block=st.sampled_from([8, 16, 32]), tokens=st.integers(1, 700))
+@settings(max_examples=15)
+def test_moments_are_those_of_all_tokens(seed: int, block: int, tokens: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(tokens, 32, generator=generator)
+    moments = moments_of(inputs, block)
+    whole = inputs.T @ inputs
+    for number, found in enumerate(moments.second):
+        part = slice(number * block, (number + 1) * block)
+        torch.testing.assert_close(found, whole[part, part], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(moments.mean, inputs.abs().mean(0), rtol=1e-4, atol=1e-5)
+    assert torch.equal(moments.amax, inputs.abs().amax(0))
+    assert torch.equal(moments.diagonal(8)[-1], moments.second[-1][-8:, -8:])
+    difference = torch.randn(5, 32, generator=generator)
+    if block == 32:
+        assert moments.error(difference) == pytest.approx(float((difference @ inputs.T).square().sum()), rel=1e-3)
+
+
+def test_clipping_takes_the_best_of_its_ratios() -> None:
+    weights, inputs, _ = make(7)
+    second = moments_of(inputs, GROUP).second
+    scales, errors = clipped_scales(weights[0], second, GROUP)
+    whole = group_scales(weights[0], GROUP)
+    for ratio in (1.0, 0.8, 0.5):
+        wrong = decode(encode(weights[0], whole * ratio), whole * ratio) - weights[0]
+        alone = torch.stack(
+            [(wrong[:, g * 8 : g * 8 + 8] @ second[g] * wrong[:, g * 8 : g * 8 + 8]).sum(1) for g in range(4)], 1
+        )
+        assert bool((errors <= alone * (1 + 1e-4)).all())
+    assert bool((scales <= whole).all())
+
+
+def test_rounding_in_order_without_correlation_is_plain_rounding() -> None:
+    weights, _, _ = make(8)
+    scales = group_scales(weights[0], GROUP)
+    for by_size in (False, True):
+        blocks = compensations(torch.diag(torch.rand(32) + 0.5)[None], torch.ones(32), by_size=by_size)
+        codes = round_in_order(weights[0], blocks, scales)
+        assert torch.equal(codes, encode(weights[0], scales))
+
+
+def test_the_order_of_columns_is_undone() -> None:
+    weights, inputs, linears = make(9)
+    for by_size in (False, True):
+        recipe = run("gptq", linears, act_order=by_size)["linear0"]
+        rounded = quantized_weight(weights[0], recipe)
+        assert output_error(inputs, weights[:1], [rounded]) < 0.8 * output_error(
+            inputs, weights[:1], [plain(weights[0])]
+        )
