@@ -94,8 +94,8 @@ def _layer(
             with linears.comparing():
                 alone = quantized.run(index, given)
             off = alone if torch.equal(given, drifted) else quantized.run(index, drifted)
-            own.add(alone - right, right - given)
-            accumulated.add(off - right, right)
+            own.add(alone, right, base=given)
+            accumulated.add(off, right)
             mine.put(number, right)
             theirs.put(number, off)
             advance(right.shape[1])
@@ -151,7 +151,7 @@ class _LinearErrors:
     def _compare(self, name: str, output: Tensor) -> None:
         right = self._kept[name].pop(0) if self._kept.get(name) else None
         if right is not None and right.shape == output.shape:  # experts may be given other tokens
-            self._errors.setdefault(name, RelativeError()).add(output - right, right)
+            self._errors.setdefault(name, RelativeError()).add(output, right)
 
 
 def _linears(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -108,16 +108,23 @@ def summarize(parts: Sequence[TokenStatistics]) -> Quality:
 class RelativeError:
     """The relative root mean square of an error over tokens: sqrt(mean over tokens of |error|^2 / |reference|^2).
 
-    Every token counts alike, so the few with huge activations do not hide the others.
+    Computed in float64. Every token counts alike, so the few with huge activations do not hide the others.
     """
 
     def __init__(self) -> None:
         self._sum, self._tokens = 0.0, 0
 
-    def add(self, error: Tensor, reference: Tensor) -> None:
-        """Add tokens. error, reference: [..., width]; nothing in the place of nothing is no error."""
-        squares = error.double().square().sum(dim=-1)
-        ratio = squares / reference.double().square().sum(dim=-1)
+    def add(self, value: Tensor, expected: Tensor, *, base: Tensor | float = 0.0) -> None:
+        """Add tokens; nothing in the place of nothing is no error.
+
+        Args:
+            value: [..., width], the quantized model's.
+            expected: [..., width], the source's.
+            base: the reference is how far `expected` is from it; [..., width] or a number.
+        """
+        expected = expected.double()
+        squares = (value.double() - expected).square().sum(dim=-1)
+        ratio = squares / (expected - base).square().sum(dim=-1)
         self._sum += float(torch.where(squares == 0, squares, ratio).sum())
         self._tokens += squares.numel()
 

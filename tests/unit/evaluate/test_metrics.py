@@ -121,29 +121,29 @@ def test_the_logits_of_a_large_vocabulary_stay_within_the_memory_asked_for() -> 
 def test_relative_error_equals_its_formula_however_the_tokens_are_cut(
     seed: int, tokens: int, width: int, cut: int
 ) -> None:
-    error, reference = logits(seed, tokens, width), logits(seed + 1, tokens, width)
-    found = RelativeError()
+    value, right, base = (logits(seed + number, tokens, width) for number in range(3))
+    plain, above = RelativeError(), RelativeError()
     for part in (slice(0, cut), slice(cut, None)):
-        found.add(error[part], reference[part])
-    e, r = error.double().numpy(), reference.double().numpy()
-    expected = math.sqrt(np.mean([(e[row] ** 2).sum() / (r[row] ** 2).sum() for row in range(tokens)]))
-    assert found.value == pytest.approx(expected, rel=1e-9)
+        plain.add(value[part], right[part])
+        above.add(value[part], right[part], base=base[part])
+    v, r, b = (each.double().numpy() for each in (value, right, base))
+    for found, reference in ((plain, r), (above, r - b)):
+        ratios = [((v[row] - r[row]) ** 2).sum() / (reference[row] ** 2).sum() for row in range(tokens)]
+        assert found.value == pytest.approx(math.sqrt(np.mean(ratios)), rel=1e-9)
 
 
 def test_relative_error_of_nothing() -> None:
     nothing, something = torch.zeros(1, 2), torch.ones(1, 2)
     assert math.isnan(RelativeError().value)
-    for error, reference, expected in (
+    for value, right, expected in (
         (nothing, nothing, 0.0),
-        (nothing, something, 0.0),
+        (something, something, 0.0),
         (something, nothing, math.inf),
+        (something * math.nan, something, math.nan),
     ):
         found = RelativeError()
-        found.add(error, reference)
-        assert found.value == expected
-    found = RelativeError()
-    found.add(something * math.nan, something)
-    assert math.isnan(found.value)
+        found.add(value, right)
+        assert found.value == pytest.approx(expected, nan_ok=True)
 
 
 @given(
