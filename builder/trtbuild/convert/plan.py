@@ -7,18 +7,17 @@ not how to do it.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from trtbuild.arch.registry import resolve
 from trtbuild.arch.rules import ArchSpec
 from trtbuild.convert.fit import check_fit, choose_group_size, unmatched
 from trtbuild.convert.opening import KnownRanges, OpenedSource
+from trtbuild.convert.source_check import canonical, check_tensors, first_names, refuse_converted, resolve_dtype
 from trtbuild.dims import ModelDims
-from trtbuild.dtypes import FLOATS, FROM_CONFIG, SIZES, TO_CONFIG
+from trtbuild.dtypes import SIZES, TO_CONFIG
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.layout import Layout, Part, Slot
 from trtbuild.names import GROUP_SIZES, GROUPED
@@ -28,7 +27,6 @@ from trtbuild.quant.scheme import QuantScheme, SchemeOptions, load_scheme
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.rank_config import rank_quantization
 from trtbuild.rope import Rope
-from trtbuild.safetensors_file import SourceTensor
 from trtbuild.source import SourceCheckpoint
 
 
@@ -213,7 +211,7 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     """
     source = opened.source
     where = str(source.path / "config.json")
-    _refuse_converted(source.config, where)
+    refuse_converted(source.config, where)
     architecture, arch = resolve(source.config, where=where)
     dims = arch.read_dims(source.config, architecture, where)
     if dims.num_layers > len(source.tensors):
@@ -222,14 +220,14 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
             hint="config.json and the weights do not belong together",
         )
     parallel = _parallel(options.parallel, arch, dims)
-    source = replace(source, tensors=_canonical(source, arch))
+    source = replace(source, tensors=canonical(source, arch))
     layout = Layout(
         arch=arch,
         dims=dims,
         parallel=parallel,
         scheme=load_scheme(options.quantization, options.scheme_options(options.group_size or GROUP_SIZES[-1])),
         kv_format=KV_CACHE_FORMATS[options.kv_cache],
-        dtype=_dtype(options.dtype, dims, source),
+        dtype=resolve_dtype(options.dtype, dims, source),
         overrides=_overrides(options, options.group_size or GROUP_SIZES[-1]),
     )
     layout = (
@@ -237,7 +235,7 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     )
     vocab_multiple = max((each.ranks.vocab_multiple for each in layout.schemes if each.ranks), default=1)
     layout = replace(layout, parallel=replace(parallel, vocab_multiple=vocab_multiple))
-    _check_tensors(source, layout)
+    check_tensors(source, layout)
     check_fit(layout, options)
     if layers is not None:
         layout = _first_layers(layout, layers)
@@ -270,7 +268,7 @@ def _keep(layout: Layout, options: ConversionOptions, opened: OpenedSource) -> L
     plain = [module for module in modules if not opened.known.recipes.has(module, "weight_scale")]
     if plain:
         raise UsageError(
-            f"{opened.source.path} is quantized, but these linears of it are not: {_first(plain)}",
+            f"{opened.source.path} is quantized, but these linears of it are not: {first_names(plain)}",
             hint="add --exclude for each of them (patterns are allowed), or --dequantize to quantize everything again",
         )
     return layout
@@ -311,20 +309,6 @@ def _parallel(asked: Parallel, arch: ArchSpec, dims: ModelDims) -> Parallel:
     return replace(asked, vocab_embedding=asked.vocab_embedding or (arch.shards_embedding and asked.tp_size > 1))
 
 
-def _canonical(source: SourceCheckpoint, arch: ArchSpec) -> dict[str, SourceTensor]:
-    """Return the tensors by the names that the rules know."""
-    tensors: dict[str, SourceTensor] = {}
-    for name, tensor in source.tensors.items():
-        own = next((new + name[len(old) :] for old, new in arch.prefixes if name.startswith(old)), name)
-        if own in tensors:
-            raise TrtbuildError(
-                f"{source.path} holds {own} twice, once as {name}",
-                hint="remove the files that do not belong to the model",
-            )
-        tensors[own] = tensor
-    return tensors
-
-
 def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     """Say what will be done beyond what was asked, and what the kernels may not take."""
     for pattern in unmatched(layout, (*options.exclude, *(pattern for pattern, _ in options.overrides))):
@@ -350,70 +334,3 @@ def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
         yield f"the vocabulary of {vocab} is padded with zero rows to {-(-vocab // tp_size) * tp_size}, since tp={tp_size}"
     if layout.kv_format and layout.kv_format.floor >= 1:
         yield f"KV cache scales are not written below {layout.kv_format.floor} (the loader's recommended practice)"
-
-
-def _refuse_converted(config: Mapping[str, Any], where: str) -> None:
-    if "architecture" in config and "mapping" in config:
-        raise TrtbuildError(
-            f"{where} belongs to a TensorRT-LLM checkpoint, which is converted already",
-            hint="name the Hugging Face folder",
-        )
-
-
-def _dtype(asked: str, dims: ModelDims, source: SourceCheckpoint) -> str:
-    """Resolve --dtype; auto follows config.json, else the tensors, and float32 becomes float16."""
-    if asked != "auto":
-        return FROM_CONFIG[asked]
-    counts = Counter(info.dtype for info in source.tensors.values() if info.dtype in FLOATS)
-    common = counts.most_common(1)[0][0] if counts else "F16"
-    found = FROM_CONFIG.get(dims.dtype, common)
-    # float32 in config.json is often what a tool computed in; the tensors say what was kept.
-    found = common if found == "F32" else found
-    return "F16" if found == "F32" else found
-
-
-def _check_tensors(source: SourceCheckpoint, layout: Layout) -> None:
-    """Compare the source with what the layout needs, in both directions: nothing missing, nothing left over."""
-    used: set[str] = set()
-    missing: list[str] = []
-    for slot in layout.slots:
-        for part in slot.parts:
-            if part.source in source.tensors:
-                _check_tensor(source.tensors[part.source], part.source_shape, source)
-                used.add(part.source)
-            elif part.source not in missing:
-                missing.append(part.source)
-    architecture = layout.dims.architecture
-    if missing:
-        raise TrtbuildError(
-            f"{source.path} lacks {len(missing)} tensors that {architecture} needs: {_first(missing)}",
-            hint="download the model again; if it was saved by another tool, check its tensor names",
-        )
-    ignored = layout.arch.ignored + (("lm_head.weight",) if layout.dims.tie_word_embeddings else ())
-    left = [
-        name
-        for name in source.tensors
-        if name not in used and not any(fnmatchcase(name, pattern) for pattern in ignored)
-    ]
-    if left:
-        raise TrtbuildError(
-            f"{source.path} holds {len(left)} tensors that {architecture} does not use: {_first(left)}",
-            hint="nothing is dropped in silence: remove them, or correct config.json (bias flags, architecture, number of layers)",
-        )
-
-
-def _check_tensor(info: SourceTensor, shape: tuple[int, ...], source: SourceCheckpoint) -> None:
-    if info.dtype not in FLOATS:
-        raise TrtbuildError(
-            f"{info.path}: tensor {info.name} is {info.dtype}, not a plain weight",
-            hint=f"readable dtypes: {', '.join(FLOATS)}",
-        )
-    if info.shape != shape:
-        raise TrtbuildError(
-            f"{info.path}: tensor {info.name} has shape {list(info.shape)}, but {source.path / 'config.json'} implies {list(shape)}",
-            hint="config.json and the weights do not belong together (a resized vocabulary? then set vocab_size to the rows)",
-        )
-
-
-def _first(names: list[str], count: int = 5) -> str:
-    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import time
@@ -15,19 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
-from trtbuild.convert.calibration_set import calibration_set
+from trtbuild.convert.calibration import calibrate_once
 from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
 from trtbuild.errors import TrtbuildError
 from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
-from trtbuild.output import write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.samples import check_samples
 from trtbuild.quant.recipes import Recipes
-from trtbuild.quant.scheme import default_feed
-from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_layout import UnifiedLayout
@@ -191,7 +187,7 @@ def convert_all(
     stats, calibration = plan.known_stats, None
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
-        stats, calibration = _calibrate_once(plan, places[0][0], kept, seconds, memory_bytes=memory_bytes, quiet=quiet)
+        stats, calibration = calibrate_once(plan, places[0][0], kept, seconds, memory_bytes=memory_bytes, quiet=quiet)
     from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks
 
@@ -275,89 +271,6 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
             f"{plan.source.path}: {len(changed)} tensors are not those that were converted: {', '.join(changed[:5])}",
             hint="convert again with --force, or restore the model",
         )
-
-
-def _calibrate_once(
-    plan: ConversionPlan,
-    deployment: Deployment,
-    file: Path,
-    seconds: dict[str, float],
-    *,
-    memory_bytes: int,
-    quiet: bool,
-) -> tuple[CalibrationStats, dict[str, Any]]:
-    """Calibrate, or read what an interrupted run found; `file` keeps it, and a folder of the same name the recipes."""
-    if file.is_file():
-        found = read_json(file)
-        logger.info("calibration of an interrupted run is used")
-        return CalibrationStats.from_json(found["stats"]), found["described"]
-    stats, described = _calibrate(
-        plan, deployment, file.with_suffix(""), seconds, memory_bytes=memory_bytes, quiet=quiet
-    )
-    write_atomically(file, json.dumps({"stats": stats.to_json(), "described": described}))
-    return stats, described
-
-
-def _calibrate(
-    plan: ConversionPlan,
-    deployment: Deployment,
-    folder: Path,
-    seconds: dict[str, float],
-    *,
-    memory_bytes: int,
-    quiet: bool,
-) -> tuple[CalibrationStats, dict[str, Any]]:
-    from trtbuild.quant.calibrate.forward import calibrate
-
-    settings = deployment.quantization.calibration
-    feed = default_feed(plan.layout.schemes) if settings.feed == "auto" else settings.feed
-    start = time.perf_counter()
-    samples, warnings = calibration_set(plan.source, settings, plan.dims)
-    logger.info(
-        "calibrating on %d samples, %d tokens (%s), in %s",
-        len(samples.rows),
-        samples.tokens,
-        samples.origin,
-        settings.dtype,
-    )
-    with progress("calibrating", samples.tokens * plan.dims.num_layers, quiet=quiet, unit="tokens") as advance:
-        stats = calibrate(
-            plan,
-            samples,
-            dtype=settings.dtype,
-            folder=folder,
-            memory_bytes=memory_bytes // 2,
-            advance=advance,
-            feed=feed,
-        )
-    seconds["calibrate"] = time.perf_counter() - start
-    _warn_about_ranges(stats, plan)
-    described = {
-        "origin": samples.origin,
-        "field": settings.field,
-        "seed": settings.seed,
-        "samples": stats.samples,
-        "tokens": stats.tokens,
-        "dtype": settings.dtype,
-        "feed": feed,
-        "sha256": stats.digest,
-        "warnings": warnings,
-    }
-    return stats, described
-
-
-def _warn_about_ranges(stats: CalibrationStats, plan: ConversionPlan) -> None:
-    """One factor serves K and V of a layer: where their ranges differ much, integers lose the smaller one."""
-    kv_format = plan.layout.kv_format
-    if kv_format is None or kv_format.quant_algo != "INT8":
-        return
-    pairs = [(max(k, v), min(k, v), layer) for layer, (k, v) in enumerate(zip(stats.k_amax, stats.v_amax, strict=True))]
-    large, small, layer = max(pairs, key=lambda pair: pair[0] / max(pair[1], 1e-30))
-    if large > 16 * small:
-        logger.warning(
-            "int8 KV cache: in layer %d one of K and V reaches %.4g, the other %.4g; sharing a scale costs the smaller one up to %.4g per value",
-            layer, large, small, large / kv_format.limit / 2,
-        )  # fmt: skip
 
 
 def _calibration_file(deployment: Deployment) -> Path | None:
