@@ -137,7 +137,7 @@ def int4_awq(options: SchemeOptions) -> QuantScheme:
 
 
 def int4_gptq(options: SchemeOptions) -> QuantScheme:
-    """INT4 groups rounded so that the errors of a row make up for each other; written in the same form, multipliers one."""
+    """INT4 groups as in `int4_awq`, codes chosen so that the errors of a row make up for each other; written in the same form."""
     return _int4("int4_gptq", options, SearchSettings("gptq", options.group_size, act_order=options.act_order))
 
 
