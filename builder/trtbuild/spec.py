@@ -24,7 +24,7 @@ Positive = Annotated[int, Field(ge=1)]
 class Section(BaseModel):
     """A part of trtbuild.yaml: immutable, and a key it does not know is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), defer_build=True)
 
 
 class Model(Section):

@@ -25,13 +25,11 @@ from trtbuild.quant.unified import check_kv_cache
 from trtbuild.rank_config import MIXED, read_scheme
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint, read_json
-from trtbuild.unified_layout import HEAD, UnifiedLayout, UnifiedWeight
+from trtbuild.unified_layout import HEAD, QUANT_CONFIG, UnifiedLayout, UnifiedWeight
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The file that TensorRT-LLM looks for first (2.10).
-QUANT_CONFIG = "hf_quant_config.json"
 _HINT = "convert the model again with `trtbuild convert --target pytorch`"
 _PROBLEMS = 10
 

@@ -20,6 +20,8 @@ from trtbuild.rank_config import MIXED
 #: Bytes of tensors in one file at most, as transformers cut for many years; a larger tensor is alone in its file.
 MAX_FILE_BYTES = 5 * 10**9
 SINGLE = "model.safetensors"
+#: The file that TensorRT-LLM looks for first (2.10).
+QUANT_CONFIG = "hf_quant_config.json"
 #: The head is never quantized, whether it is stored or tied to the embedding.
 HEAD = "lm_head"
 #: The scales of a layer's KV cache, under the module that holds its attention (2.5).

@@ -23,7 +23,7 @@ from trtbuild.quant.sources import QuantizedSource, declared_method, read_quanti
 from trtbuild.safetensors_file import TensorReader, read_header
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
 from trtbuild.spec import Deployment
-from trtbuild.unified_checkpoint import QUANT_CONFIG
+from trtbuild.unified_layout import QUANT_CONFIG
 
 logger = logging.getLogger(__name__)
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtbuild.errors import UsageError
 from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
-from trtbuild.quant.sources.kept import KEPT, KeptRecipes, keep_int4
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Deployment
 
+if TYPE_CHECKING:
+    from trtbuild.quant.sources.kept import KeptRecipes
+
+_INT4 = ("int4_awq", "int4_gptq", "int4_rtn")
 #: Algorithm of a quantized source -> schemes whose files hold the very same numbers; the first is named to the user.
-KEPT_BY: dict[str, tuple[str, ...]] = {"FP8": ("fp8",), **dict.fromkeys(KEPT, ("int4_awq", "int4_gptq", "int4_rtn"))}
+KEPT_BY: dict[str, tuple[str, ...]] = {"FP8": ("fp8",), "W4A16_AWQ": _INT4, "W4A16": _INT4, "W4A16_GPTQ": _INT4}
 #: Largest E4M3 number: a stored scale times this is the range it stands for.
 _E4M3_MAX = 448.0
 
@@ -118,14 +122,16 @@ def _open_model(deployment: Deployment) -> OpenedSource:
     if found.algorithm == "NONE":  # only its KV cache is
         return OpenedSource(found.source, notes=found.notes)
     keepers = KEPT_BY.get(found.algorithm, ())
-    if deployment.quantization.scheme in keepers and found.algorithm in KEPT:
+    if deployment.quantization.scheme in keepers and keepers is _INT4:
+        from trtbuild.quant.sources.kept import NOTES, keep_int4
+
         asked = deployment.quantization.group_size
         if asked is not None and asked != found.group_size:
             raise UsageError(
                 f"--group-size {asked}: {raw.path} has groups of {found.group_size}",
                 hint="leave it out, or add --dequantize to quantize again",
             )
-        notes = (_KEPT_INT4.format(what=what), *filter(None, (KEPT[found.algorithm],)), *found.notes)
+        notes = (_KEPT_INT4.format(what=what), *filter(None, (NOTES[found.algorithm],)), *found.notes)
         ranges = replace(_ranges(found), recipes=keep_int4(found), group_size=found.group_size)
         return OpenedSource(found.source, ranges, notes)
     if deployment.quantization.scheme in keepers:

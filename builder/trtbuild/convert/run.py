@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
-from trtbuild.convert.calibration import calibrate_once
 from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
@@ -22,7 +21,6 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.parallel import Parallel
-from trtbuild.quant.calibrate.samples import check_samples
 from trtbuild.quant.recipes import Recipes
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
@@ -82,6 +80,8 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
         plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
     plan = replace(plan, warnings=(*plan.warnings, *hardware))
     if plan.needs_calibration:
+        from trtbuild.quant.calibrate.samples import check_samples
+
         check_samples(source, _calibration_file(deployment))
         missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
         if missing:
@@ -187,6 +187,8 @@ def convert_all(
     stats, calibration = plan.known_stats, None
     kept = places[0][1] / _CALIBRATION
     if plan.needs_calibration:
+        from trtbuild.convert.calibration import calibrate_once
+
         stats, calibration = calibrate_once(plan, places[0][0], kept, seconds, memory_bytes=memory_bytes, quiet=quiet)
     from trtbuild.convert.encoding import Knowledge
     from trtbuild.convert.execute import run_sinks

@@ -18,8 +18,7 @@ from trtbuild.dtypes import TO_CONFIG
 from trtbuild.rank_config import QUANT_CFG, layer_entry
 from trtbuild.safetensors_file import refuse_lfs_pointer
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
-from trtbuild.unified_checkpoint import QUANT_CONFIG
-from trtbuild.unified_layout import SINGLE, UnifiedLayout
+from trtbuild.unified_layout import QUANT_CONFIG, SINGLE, UnifiedLayout
 
 #: Class names of transformers 5 -> one that both lines know (4.2).
 _TOKENIZER_CLASSES = {"TokenizersBackend": "PreTrainedTokenizerFast"}

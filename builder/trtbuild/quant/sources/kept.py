@@ -19,8 +19,8 @@ from trtbuild.safetensors_file import TensorReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Algorithms of readers whose weights may be kept, and what to tell the user.
-KEPT: dict[str, str] = {
+#: Algorithm of a reader whose weights may be kept -> what to tell the user.
+NOTES: dict[str, str] = {
     "W4A16_AWQ": "",
     "W4A16": "unverified: compressed-tensors codes and scales in the form of an AWQ checkpoint, input multipliers one",
     "W4A16_GPTQ": "unverified: GPTQ codes and scales in the form of an AWQ checkpoint, input multipliers one",
