@@ -1,6 +1,6 @@
 """Compare quantization with NVIDIA ModelOpt on the same calibration tokens, in one run: time, memory, and what the written files are worth.
 
-    python benchmarks/quantize.py MODEL --ids FILE.safetensors --modelopt PYTHON [--rounds 3] [--schemes fp8,int4_awq] [--json]
+    python benchmarks/quantize.py [MODEL] [--ids FILE.safetensors] [--modelopt PYTHON] [--rounds 3] [--schemes fp8,int4_awq] [--json]
 
 FILE holds `input_ids` [samples, tokens] to calibrate on and `heldout_ids` [windows, tokens] to evaluate. The contestants take turns, in a
 new order each round, each in a process of its own; ModelOpt runs under the interpreter that `--modelopt` names. Both start from the same
@@ -34,6 +34,8 @@ from typing import Any
 from trtbuild.console import print_json, print_text
 from trtbuild.names import QUANTIZATIONS
 
+#: Tokens of a window of the built-in texts.
+WINDOW = 256
 #: Ends every contestant: wall and CPU seconds since the imports, and peak memory above theirs, as one line of JSON.
 _REPORT = """
 def peak():
@@ -309,10 +311,42 @@ def table(results: list[Result], source: float, machine: str) -> str:
     return "\n".join([*lines, "", f"Source in float32: {source:.4f}. Median and range of {rounds} rounds. {machine}."])
 
 
+def demo_model() -> Path:
+    """Return the demo's model as a folder; fetched and imported once."""
+    from trtbuild.demo.fetch import model_file
+    from trtbuild.demo.smollm import import_model
+    from trtbuild.serve.locate import share_folder
+
+    folder = share_folder() / "SmolLM2-135M-Instruct"
+    import_model(model_file(), folder)
+    return folder
+
+
+def built_in_ids(model: Path, file: Path) -> Path:
+    """Write windows of 256 tokens of trtbuild's calibration and held-out texts; return the file."""
+    import numpy as np
+    from safetensors.numpy import save_file
+    from transformers import AutoTokenizer
+
+    from trtbuild.evaluate.texts import TEXTS as HELD_OUT
+    from trtbuild.quant.calibrate.texts import TEXTS
+
+    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    ids = {}
+    for name, texts in (("input_ids", TEXTS), ("heldout_ids", HELD_OUT)):
+        tokens = [token for text in texts for token in tokenizer(text)["input_ids"]]
+        whole = len(tokens) // WINDOW * WINDOW
+        ids[name] = np.array(tokens[:whole], np.int64).reshape(-1, WINDOW)
+    save_file(ids, file)
+    return file
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="Hugging Face folder")
-    parser.add_argument("--ids", type=Path, required=True, help="safetensors with input_ids and heldout_ids")
+    parser.add_argument("model", nargs="?", type=Path, help="Hugging Face folder; default: the model of the demo")
+    parser.add_argument(
+        "--ids", type=Path, help="safetensors with input_ids and heldout_ids; default: of built-in texts"
+    )
     parser.add_argument("--modelopt", metavar="PYTHON", help="an interpreter that has nvidia-modelopt")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="comma-separated")
     parser.add_argument("--rounds", type=int, default=3)
@@ -323,6 +357,8 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown schemes {', '.join(sorted(unknown))}; known: {', '.join(SCHEMES)}")
     options.folder.mkdir(parents=True, exist_ok=True)
+    options.model = options.model or demo_model()
+    options.ids = options.ids or built_in_ids(options.model, options.folder / "ids.safetensors")
     out = options.folder / "out"
     results = contestants(options, out)
     if not results:

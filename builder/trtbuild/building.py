@@ -1,4 +1,6 @@
-"""A build folder: trtbuild.yaml (resolved), checkpoint/ with the tokenizer inside, manifest.json, and evaluation.json where accuracy has limits."""
+"""A build folder: trtbuild.yaml (resolved), checkpoint/ with the tokenizer inside, manifest.json, and evaluation.json and .html where accuracy has
+limits.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
 from trtbuild.limits import resolve_limits
 from trtbuild.output import check_output, check_space, staged_folder
-from trtbuild.spec import Deployment
+from trtbuild.spec import Accuracy, Deployment
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
     Raises:
         UsageError: the target cannot be built by this version.
         TrtbuildError: the inputs are unusable, or the folder exists and is of other inputs.
-        CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; nothing is left of it.
+        CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; it stays in the hidden folder of unfinished work.
     """
     if deployment.target not in _BUILDS:
         what, then = _ELSEWHERE[deployment.target]
@@ -54,16 +56,22 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
     resolve_limits(deployment, plan.dims.max_position_embeddings)
     check_gate(plan.source, deployment.accuracy)
     key = inputs_key(plan, [deployment], "build")
+    # What the conversion depends on: a checkpoint that was refused is taken up again when the limits are others.
+    work = inputs_key(plan, [deployment.model_copy(update={"accuracy": Accuracy()})], "build")
     if not force and _is_build_of(output, key):
         logger.info("%s is up to date", output)
         return _summary(output, deployment, unchanged=True)
     check_output(output, force=force, keep=(plan.source.path,))
-    check_space(output, plan.write_bytes)
+    check_space(output, plan.write_bytes + plan.recipe_bytes)
     for warning in plan.warnings:
         logger.warning("note: %s", warning)
-    with staged_folder(output, work=key, needed=plan.write_bytes) as stage:
+    with staged_folder(output, work=work, needed=plan.write_bytes) as stage:
         (stage / CHECKPOINT).mkdir(exist_ok=True)
-        checkpoint = convert_into(plan, deployment, stage / CHECKPOINT, key=key, memory_bytes=memory_bytes, quiet=quiet)
+        checkpoint = _finished_checkpoint(stage / CHECKPOINT, work)
+        if checkpoint is None:
+            checkpoint = convert_into(
+                plan, deployment, stage / CHECKPOINT, key=work, memory_bytes=memory_bytes, quiet=quiet
+            )
         pass_gate(
             stage / CHECKPOINT,
             deployment.accuracy,
@@ -84,6 +92,14 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
             },
         )
     return _summary(output, deployment, unchanged=False)
+
+
+def _finished_checkpoint(folder: Path, work: str) -> dict[str, Any] | None:
+    """Return the manifest of a checkpoint that an earlier run of the same work finished, None when there is none."""
+    if not (folder / manifest.NAME).is_file():
+        return None
+    found = manifest.read(folder, kind="checkpoint")
+    return found if found.get("inputs_key") == work and manifest.is_complete(folder, found) else None
 
 
 def _is_build_of(output: Path, key: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.errors import CheckFailed, TrtbuildError, UsageError
 from trtbuild.manifest import NAME as MANIFEST
 
 logger = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ def _allocated(folder: Path) -> int:
 def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> Iterator[Path]:
     """Yield a sibling of `path`; when the block ends well it is synced and takes the place of `path`.
 
-    Without `work` the sibling is empty, and a block that raises leaves nothing. With it, a block that is interrupted or stopped by
-    the disk leaves the sibling, and the next run of the same work gets it back; other work empties it first.
+    Without `work` the sibling is empty, and a block that raises leaves nothing. With it, a block that is interrupted, stopped by the
+    disk or refused by a check leaves the sibling, and the next run of the same work gets it back; other work empties it first.
 
     Args:
         path: the folder to be.
@@ -126,8 +126,8 @@ def _is_of(stage: Path, work: str) -> bool:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Say whether the same work may succeed the next time: it was interrupted, or a disk failed."""
-    return isinstance(error, (KeyboardInterrupt, OSError)) or isinstance(error.__cause__, OSError)
+    """Say whether the same work may succeed the next time: it was interrupted, a disk failed, or a check refused what was made."""
+    return isinstance(error, (KeyboardInterrupt, OSError, CheckFailed)) or isinstance(error.__cause__, OSError)
 
 
 def _missing(error: OSError, stage: Path, needed: int) -> str:

@@ -56,7 +56,7 @@ def write_checkpoints(
         return found
     needed = sum(write_bytes(plan, each.target) for each in deployments)
     check_output(output, force=force, keep=(plan.source.path,))
-    check_space(output, needed)
+    check_space(output, needed + plan.recipe_bytes)
     manifests: dict[str, dict[str, Any]] = {}
     with staged_folder(output, work=key, needed=needed) as stage:
         stages = {each.target: stage if single else stage / each.target for each in deployments}

@@ -94,6 +94,17 @@ class ConversionPlan:
         schemes = self.layout.schemes
         return any(scheme.needs_activations for scheme in schemes) or self.layout.kv_format is not None
 
+    @property
+    def recipe_bytes(self) -> int:
+        """Bytes that recipes take on the disk until the conversion is through: scales, and GPTQ's codes."""
+        total = 0
+        for slot in self.layout.slots:
+            scheme = self.layout.scheme_of(slot)
+            if scheme and scheme.search and scheme.search.group_size:
+                weights = sum(math.prod(part.shape) for part in slot.parts)
+                total += 4 * weights // scheme.search.group_size + (weights if scheme.search.kind == "gptq" else 0)
+        return total
+
     def row_step(self, slot: Slot) -> int:
         """Return the multiple of rows at which blocks of a slot's parts must begin."""
         scheme = self.layout.scheme_of(slot)

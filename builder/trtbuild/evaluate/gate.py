@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtbuild.evaluate.limits import check, has_limits, require
+from trtbuild.evaluate.page import render
 from trtbuild.evaluate.report import to_json
 from trtbuild.output import write_atomically
 from trtbuild.quant.calibrate.samples import check_samples
@@ -35,7 +36,7 @@ def pass_gate(checkpoint: Path, accuracy: Accuracy, *, called: Path, report: Pat
         checkpoint: its folder.
         accuracy: samples and limits.
         called: where the checkpoint will be, for report and messages.
-        report: the JSON file to write.
+        report: the JSON file to write, passed or not; an HTML page beside it.
         quiet: show no progress.
 
     Raises:
@@ -49,5 +50,7 @@ def pass_gate(checkpoint: Path, accuracy: Accuracy, *, called: Path, report: Pat
     evaluation = evaluate_folder(checkpoint, source=None, accuracy=accuracy, quiet=quiet)
     evaluation = replace(evaluation, folder=str(called))
     checks = check(evaluation, accuracy)
-    require(evaluation, checks, what=str(called))
+    page = report.with_suffix(".html")
     write_atomically(report, json.dumps(to_json(evaluation, checks), indent=2) + "\n")
+    write_atomically(page, render(evaluation, checks))
+    require(evaluation, checks, what=str(called), page=page)

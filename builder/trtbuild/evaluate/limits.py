@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from trtbuild.errors import CheckFailed
@@ -98,8 +99,14 @@ def explain(evaluation: Evaluation, checks: tuple[Check, ...]) -> str:
     )
 
 
-def require(evaluation: Evaluation, checks: tuple[Check, ...], *, what: str) -> None:
+def require(evaluation: Evaluation, checks: tuple[Check, ...], *, what: str, page: Path) -> None:
     """Refuse an artifact that does not pass.
+
+    Args:
+        evaluation: of it.
+        checks: of the evaluation.
+        what: the artifact, for the message.
+        page: the report, for the message.
 
     Raises:
         CheckFailed: a check failed.
@@ -107,5 +114,6 @@ def require(evaluation: Evaluation, checks: tuple[Check, ...], *, what: str) -> 
     if reason := explain(evaluation, checks):
         raise CheckFailed(
             f"{what} does not pass the accuracy gate: {reason}",
-            hint="nothing was built; use more calibration data or another scheme, or set other limits in the section accuracy",
+            hint=f"nothing was built; the report is {page}. Use more calibration data or another scheme; with other limits in the section "
+            "accuracy the conversion is not repeated",
         )

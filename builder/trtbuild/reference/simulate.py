@@ -64,11 +64,11 @@ def round_nvfp4(values: torch.Tensor, scale: float) -> torch.Tensor:
     amax = blocks.abs().amax(dim=1, keepdim=True)
     block_scale = (amax / (_E2M1[-1] * scale)).clamp_(2.0**-9, E4M3_MAX).to(torch.float8_e4m3fn).float() * scale
     magnitude = (blocks.abs() / block_scale).contiguous()
-    middles = torch.tensor(_E2M1_MIDDLES)
+    middles = torch.tensor(_E2M1_MIDDLES, device=values.device)
     # They differ at a tie only, which goes to the even one.
     low, high = torch.bucketize(magnitude, middles), torch.bucketize(magnitude, middles, right=True)
     codes = torch.where(low % 2 == 0, low, high)
-    rounded = torch.tensor(_E2M1)[codes] * block_scale * blocks.sign()
+    rounded = torch.tensor(_E2M1, device=values.device)[codes] * block_scale * blocks.sign()
     return rounded.reshape(values.shape).to(values.dtype)
 
 

@@ -245,7 +245,7 @@ def test_a_build_within_its_limits_holds_the_report(config: Callable[..., Path],
     assert "mean KL divergence" in tighter[1]
 
 
-def test_a_build_beyond_a_limit_leaves_nothing(
+def test_a_build_beyond_a_limit_is_refused_with_the_report_and_goes_on_with_other_limits(
     config: Callable[..., Path], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = building.convert_into
@@ -262,7 +262,14 @@ def test_a_build_beyond_a_limit_leaves_nothing(
     assert "allowed is at most 0.3" in err
     assert "the source's" in err
     assert "model.layers.1 (look at mlp.up_proj)" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["trtbuild.yaml"]
+    assert not (tmp_path / "build").exists()
+    kept = tmp_path / ".build.partial"
+    assert str(kept / "evaluation.html") in err
+    assert json.loads((kept / "evaluation.json").read_text())["passed"] is False
+    monkeypatch.setattr(building, "convert_into", None)  # not called again
+    code, _, err = cli("build", config(max_layer_error=5), "-o", tmp_path / "build")
+    assert code == 0, err
+    assert json.loads((tmp_path / "build" / "evaluation.json").read_text())["passed"] is True
 
 
 def test_samples_of_the_gate_are_looked_for_before_the_conversion(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.unit.evaluate.reports import GOOD, evaluation
@@ -20,7 +21,7 @@ def test_without_limits_finite_metrics_pass() -> None:
     assert not has_limits(Accuracy())
     assert all(each.passed for each in checks)
     assert explain(evaluation(), checks) == ""
-    require(evaluation(), checks, what="ckpt")
+    require(evaluation(), checks, what="ckpt", page=Path("page.html"))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_each_limit_allows_its_own_value_and_nothing_beyond(field: str, allowed:
     checks = check(evaluation(), Accuracy(**{field: refused}))
     assert [each.field for each in checks if not each.passed] == [field]
     with pytest.raises(CheckFailed) as raised:
-        require(evaluation(), checks, what="ckpt")
+        require(evaluation(), checks, what="ckpt", page=Path("page.html"))
     assert raised.value.exit_code == 3
     message = raised.value.message
     assert f"{refused:g}" in message
