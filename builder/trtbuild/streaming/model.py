@@ -6,6 +6,7 @@ arguments that depend on a layer's type are therefore transformers' own, for eve
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Yields (Hugging Face name, values): of a decoder layer, or for None of everything outside of layers.
 Tensors = Callable[[int | None], Iterator[tuple[str, "np.ndarray[Any, Any]"]]]
+#: Number of the option in malloc.h, and from which size on blocks are returned.
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 1 << 20
 #: What the families call the norm after the last layer.
 _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm")
 
@@ -48,6 +51,7 @@ class LayerModel:
             dtype: "float32", "bfloat16" or "float16", of weights and activations.
             device: "cpu" or "cuda".
         """
+        _return_large_blocks()
         self.device, self.dtype = torch.device(device), getattr(torch, dtype)
         self.hidden_size: int = config.get("hidden_size") or config["n_embd"]
         self._model = empty_model(config, dtype)
@@ -235,6 +239,17 @@ def _final_norm(base: nn.Module) -> nn.Module:
             f"{type(base).__name__} has no final norm that is known", hint=f"known names: {', '.join(_FINAL_NORMS)}"
         )
     return base.get_submodule(names[0])
+
+
+def _return_large_blocks() -> None:
+    """Have the allocator give blocks of 1 MiB and more back to the system when they are freed.
+
+    glibc raises that threshold up to 32 MiB as such blocks are freed, and then keeps freed layers in its heap: several of them, as it happens.
+    Setting it ends that (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # another C library has no such heap
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def _drop(parameters: Mapping[str, nn.Parameter]) -> None:
