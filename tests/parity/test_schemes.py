@@ -61,7 +61,7 @@ def test_both_layouts_are_the_same_model_near_the_source(name: str, cli: Cli, tm
         folder = tmp_path / "out" / target if len(layouts) > 1 else tmp_path / "out"
         model = load_model(open_checkpoint(folder))
         with torch.inference_mode():
-            logits.append(model(input_ids=torch.from_numpy(recorded["input_ids"])).logits.numpy())
+            logits.append(model(input_ids=torch.tensor(recorded["input_ids"])).logits.numpy())
     size = np.sqrt(np.mean(recorded["logits"] ** 2))
     for found in logits:
         assert np.sqrt(np.mean((found - recorded["logits"]) ** 2)) / size < LOSS[name]

@@ -83,7 +83,7 @@ class Runner:
                 start_new_session=True,
             )  # fmt: skip
             try:
-                stdout, _ = process.communicate()
+                stdout = _output_of(process)
             except BaseException:
                 _stop(process, signal.SIGINT)
                 raise
@@ -137,6 +137,15 @@ def as_typed(*words: str) -> str:
 
 def _escaped(word: str) -> str:
     return word.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+
+
+def _output_of(process: subprocess.Popen[bytes]) -> bytes:
+    """Wait for a process and return its stdout. In short waits: a signal that comes just before an endless one would not end it."""
+    while True:
+        try:
+            return process.communicate(timeout=0.5)[0]
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def _failure(command: str, code: int, log: Path) -> TrtbuildError:
