@@ -19,6 +19,8 @@ from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
+#: What SmoothQuant's authors recommend.
+_ALPHA = 0.5
 
 
 class Section(BaseModel):
@@ -69,7 +71,7 @@ class Quantization(Section):
         None, description="Inputs that share an INT4 scale; empty: 128 where the model allows it, else 64."
     )
     smoothquant_alpha: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.5, description="int8_smoothquant: how much of the range moves from inputs to weights."
+        _ALPHA, description="int8_smoothquant: how much of the range moves from inputs to weights."
     )
     act_order: bool = Field(False, description="int4_gptq: round the columns of large inputs first.")
     exclude: tuple[str, ...] = Field(
@@ -92,6 +94,15 @@ class Quantization(Section):
     def _known_overrides(self) -> Quantization:
         for pattern, name in self.overrides.items():
             _require_scheme(name, f" for {pattern}")
+        return self
+
+    @model_validator(mode="after")
+    def _options_need_their_scheme(self) -> Quantization:
+        used = {self.scheme, *self.overrides.values()}
+        if self.act_order and "int4_gptq" not in used:
+            raise ValueError(f"act_order applies to int4_gptq, not to '{self.scheme}'")
+        if self.smoothquant_alpha != _ALPHA and "int8_smoothquant" not in used:
+            raise ValueError(f"smoothquant_alpha applies to int8_smoothquant, not to '{self.scheme}'")
         return self
 
     @model_validator(mode="after")
@@ -198,7 +209,9 @@ Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 class Accuracy(Section):
     """Limits that a quantized checkpoint must keep, or nothing is built; without any it is not evaluated."""
 
-    max_perplexity_ratio: Ratio | None = Field(None, description="Perplexity over that of the source, at most.")
+    max_perplexity_ratio: Ratio | None = Field(
+        None, description="Perplexity over that of the source, or the source's over it, at most."
+    )
     max_mean_kl: Distance | None = Field(
         None, description="Mean KL divergence of the next token's distribution from the source's, nats, at most."
     )

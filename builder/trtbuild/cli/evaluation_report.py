@@ -32,7 +32,9 @@ def print_evaluation(evaluation: Evaluation, checks: tuple[Check, ...], *, as_js
     _print_checks(console, checks)
     _print_layers(console, evaluation)
     reason = explain(evaluation, checks)
-    console.print(f"[red]failed[/]: {reason}" if reason else "[green]passed[/]", soft_wrap=True)
+    judged = any(check.limit is not None for check in checks)
+    verdict = "[green]passed[/]" if judged else "no limit was set, so nothing was judged; `--help` lists them"
+    console.print(f"[red]failed[/]: {reason}" if reason else verdict, soft_wrap=True)
 
 
 def _print_checks(console: Console, checks: tuple[Check, ...]) -> None:

@@ -48,6 +48,12 @@ def sensitivity(
     from trtbuild.output import check_file, write_atomically
     from trtbuild.sensitivity.run import mix
 
+    chosen_here = [option for option in ("quantization", "override", "exclude") if given.get(option)]
+    if chosen_here:
+        raise UsageError(
+            f"--{', --'.join(chosen_here)}: this command chooses the scheme of every linear",
+            hint="say with --schemes what it may choose from",
+        )
     names = [name.strip() for name in schemes.split(",") if name.strip()]
     unknown = [name for name in names if name not in QUANTIZATIONS]
     if unknown or not names:

@@ -107,10 +107,16 @@ def _check_mixture(layout: Layout, options: ConversionOptions) -> None:
         )
 
 
-def unmatched(layout: Layout, patterns: tuple[str, ...]) -> list[str]:
-    """Return the patterns that match no module with a weight; the head may be named although no scheme applies to it."""
+def unmatched(layout: Layout, *, exclude: tuple[str, ...], override: tuple[str, ...]) -> list[str]:
+    """Return the patterns that match nothing: exclusions may name any module with a weight, overrides only linears that have a scheme."""
+    linears = {part.module for slot in layout.slots if slot.rule.quantizable for part in slot.parts}
     modules = {part.module for slot in layout.slots for part in slot.parts} | {"lm_head"}
-    return [pattern for pattern in patterns if not any(fnmatchcase(module, pattern) for module in modules)]
+    return [
+        pattern
+        for patterns, names in ((exclude, modules), (override, linears))
+        for pattern in patterns
+        if not any(fnmatchcase(name, pattern) for name in names)
+    ]
 
 
 def _problems(layout: Layout, slot: Slot, options: ConversionOptions) -> Iterator[str]:
@@ -138,6 +144,8 @@ def _shape_problems(layout: Layout, slot: Slot, scheme: QuantScheme, tp_size: in
     is_cut = any(piece.cut.axis for piece in layout.pieces(slot, 0)) if is_ranks else _is_row_parallel(layout, slot)
     inside = columns // tp_size if is_cut else columns
     group = codec.group_size if codec.geometry == "groups" else 1
+    if group == 1 and codec.packing == (1, 1):
+        return  # what has no groups can be cut wherever the model can
     if columns % group or inside % group or (is_cut and columns % tp_size):
         yield f"{module} has {columns} inputs, {inside} per rank at tp={tp_size}, not a multiple of the group size {group}"
         return

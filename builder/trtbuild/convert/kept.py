@@ -14,6 +14,7 @@ from typing import Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
+from trtbuild.convert.opening import KEPT_BY
 from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
 from trtbuild.errors import UsageError
 from trtbuild.hardware import check_hardware
@@ -75,9 +76,13 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
     if {LAYOUTS[each.target] for each in deployments} != {"unified"} or quantization.dequantize:
         return None
     raw = SourceCheckpoint.open(Path(first.model.path))
-    if declared_method(raw) is None or quantization.scheme != "none":
+    if declared_method(raw) is None:
         return None
     found = read_quantized(raw)
+    # FP8 per tensor and INT4 are kept by converting, which can change other things on the way.
+    same = None if found.algorithm in KEPT_BY else _RUNS_AS.get(found.algorithm)
+    if quantization.scheme not in ("none", same):
+        return None
     what = f"{raw.path} is already quantized ({found.method}, {found.algorithm})"
     loaded = _LOADED.get(found.method, {})
     if found.algorithm not in loaded:

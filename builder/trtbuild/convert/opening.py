@@ -141,7 +141,8 @@ def _open_model(deployment: Deployment) -> OpenedSource:
     keep = f"keep it with --quantization {keepers[0]}, or " if keepers else ""
     raise UsageError(
         f"{raw.path} is already quantized ({what}), and scheme '{deployment.quantization.scheme}' does not keep that",
-        hint=f"{keep}add --dequantize to convert the dequantized weights, or use the unquantized model",
+        hint=f"{keep}leave out --quantization and use --target pytorch to copy the folder if that backend loads it, "
+        "add --dequantize to convert the dequantized weights, or use the unquantized model",
     )
 
 

@@ -322,8 +322,12 @@ def _parallel(asked: Parallel, arch: ArchSpec, dims: ModelDims) -> Parallel:
 
 def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     """Say what will be done beyond what was asked, and what the kernels may not take."""
-    for pattern in unmatched(layout, (*options.exclude, *(pattern for pattern, _ in options.overrides))):
-        yield f"the pattern {pattern} matches no module of {layout.dims.architecture}"
+    overriding = tuple(pattern for pattern, _ in options.overrides)
+    for pattern in unmatched(layout, exclude=options.exclude, override=overriding):
+        yield f"the pattern {pattern} matches no module of {layout.dims.architecture} that it could apply to"
+    used = {scheme.name for slot in layout.slots if (scheme := layout.scheme_of(slot))}
+    if layout.scheme.name not in used:
+        yield f"no linear is quantized with {layout.scheme.name}: the patterns name all of them"
     sizes = {scheme.group_size for scheme in layout.schemes if scheme.name in GROUPED}
     if sizes and options.group_size is None:
         yield f"the group size is {max(sizes)}: the largest that fits this model at tp={layout.parallel.tp_size}"

@@ -12,7 +12,7 @@ from trtbuild.errors import CheckFailed
 from trtbuild.evaluate.report import Evaluation
 from trtbuild.spec import Accuracy
 
-Kind = Literal["at most", "at least"]
+Kind = Literal["at most", "at least", "within a factor of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class Metric:
 
 
 METRICS = (
-    Metric("max_perplexity_ratio", "perplexity ratio", "at most", lambda found: found.quality.perplexity_ratio),
+    Metric(
+        "max_perplexity_ratio", "perplexity ratio", "within a factor of", lambda found: found.quality.perplexity_ratio
+    ),
     Metric("max_mean_kl", "mean KL divergence", "at most", lambda found: found.quality.mean_kl),
     Metric("max_p99_kl", "99th percentile of KL divergence", "at most", lambda found: found.quality.p99_kl),
     Metric("min_top1_agreement", "top-1 agreement", "at least", lambda found: found.quality.top1_agreement),
@@ -66,6 +68,8 @@ class Check:
             return False
         if self.limit is None:
             return True
+        if self.kind == "within a factor of":  # damage can lower a perplexity, too
+            return 1 / self.limit <= self.value <= self.limit
         return self.value <= self.limit if self.kind == "at most" else self.value >= self.limit
 
     def __str__(self) -> str:

@@ -90,7 +90,9 @@ def to_json(evaluation: Evaluation, checks: tuple[Check, ...]) -> dict[str, Any]
         entry["worst_linear"] = layer.worst_linear
     data["culprit"] = evaluation.culprit.name
     data["checks"] = [{**asdict(check), "passed": check.passed} for check in checks]
-    data["passed"] = all(check.passed for check in checks)
+    judged = any(check.limit is not None for check in checks)
+    failed = not all(check.passed for check in checks)
+    data["passed"] = False if failed else True if judged else None  # without a limit nothing was judged
     plain: dict[str, Any] = _finite(data)
     return plain
 

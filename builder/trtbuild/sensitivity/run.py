@@ -10,6 +10,7 @@ from typing import Any
 from trtbuild.console import progress
 from trtbuild.convert.calibration_set import calibration_set
 from trtbuild.convert.run import plan_deployment
+from trtbuild.errors import UsageError
 from trtbuild.names import GROUP_SIZES, GROUPED
 from trtbuild.quant.scheme import SchemeOptions, load_scheme
 from trtbuild.sensitivity.choose import Choice, Group, choose
@@ -64,6 +65,11 @@ def mix(deployment: Deployment, names: Sequence[str], budget: float, *, memory_b
         UsageError: a scheme does not fit the model or the target, or the budget is too small.
         TrtbuildError: model or calibration data are unusable.
     """
+    if by_loader := [name for name in names if name.endswith("_weight_only")]:
+        raise UsageError(
+            f"{by_loader[0]} is made by the loader for all linears alike and cannot be mixed with others",
+            hint="choose from the other schemes",
+        )
     sizes = {name: _fitting_group_size(deployment, name) for name in names}
     group_size = min((size for size in sizes.values() if size), default=0)
     plain = _with(deployment, Quantization(calibration=deployment.quantization.calibration))

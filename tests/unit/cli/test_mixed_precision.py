@@ -112,3 +112,30 @@ def test_what_cannot_be_mixed_is_refused_before_work(
         code, _, err = cli(*verb, "--target", "tensorrt", "--quantization", "fp8_per_channel_per_token", *options)
         assert (code, problem in err) == (2, True), err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--quantization", "fp8", "--act-order"), "act_order applies to int4_gptq, not to 'fp8'"),
+        (("--quantization", "int4_awq", "--smoothquant-alpha", "0.3"), "smoothquant_alpha applies to int8_smoothquant"),
+        (("--quantization", "fp8", "--group-size", "64"), "group_size: scheme 'fp8' has no groups"),
+    ],
+)
+def test_options_of_another_scheme_are_refused(options: tuple[str, ...], problem: str, model: Path, cli: Cli) -> None:
+    code, _, err = cli("plan", model, "--target", "tensorrt", *options)
+    assert (code, problem in err) == (2, True), err
+
+
+def test_patterns_without_an_effect_are_told(model: Path, cli: Cli) -> None:
+    common = ("plan", model, "--target", "tensorrt", "--quantization", "fp8_per_channel_per_token")
+    code, out, err = cli(*common, "--override", "lm_head=int4_rtn")
+    assert (code, "the pattern lm_head matches no module" in out + err) == (0, True), out + err
+    code, out, err = cli(*common, "--exclude", "*")
+    assert (code, "no linear is quantized with" in out + err) == (0, True), out + err
+
+
+def test_sizes_of_the_server_are_a_note_where_nothing_has_groups(model: Path, cli: Cli) -> None:
+    options = ("--target", "pytorch", "--quantization", "fp8_per_channel_per_token", "--tp", "5", "--pp", "7")
+    code, out, err = cli("plan", model, *options)
+    assert (code, "for the server only" in out + err) == (0, True), out + err

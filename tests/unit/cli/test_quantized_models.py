@@ -268,3 +268,14 @@ def test_codes_of_modelopts_int4_folders_are_kept_and_cut(cli: Cli, tmp_path: Pa
     assert cli("verify", tmp_path / "out")[0] == 0
     code, _, err = cli("convert", source, "-o", tmp_path / "no", *options, "--group-size", "128")
     assert (code, "has groups of 64" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("folder", "scheme"), [("nvfp4", "nvfp4"), ("fp8_pc_pt", "fp8_per_channel_per_token"), ("fp8_block", "fp8_block")]
+)
+def test_asking_for_what_a_folder_is_copies_it(folder: str, scheme: str, cli: Cli, tmp_path: Path) -> None:
+    source = GOLDENS / "llama" / "hf" / folder
+    code, _, err = cli("convert", source, "-o", tmp_path / "out", "--target", "pytorch", "--quantization", scheme)
+    assert (code, "is copied as it is" in err) == (0, True), err
+    given, found = (read_safetensors(each / "model.safetensors") for each in (source, tmp_path / "out"))
+    assert all(found[name].tobytes() == tensor.tobytes() for name, tensor in given.items())

@@ -91,3 +91,17 @@ def test_the_linear_to_look_at_is_the_first_of_the_bad_ones() -> None:
 def test_limits_that_check_nothing_are_refused(section: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse({"model": {"path": "m"}, "accuracy": section}, origin="trtbuild.yaml")
+
+
+@pytest.mark.parametrize(("ratio", "passes"), [(1.04, True), (0.97, True), (1.06, False), (0.23, False)])
+def test_a_perplexity_may_be_too_low_as_well(ratio: float, passes: bool) -> None:
+    found = replace(evaluation(), quality=replace(GOOD, perplexity_ratio=ratio))
+    first = check(found, Accuracy(max_perplexity_ratio=1.05))[0]
+    assert first.passed == passes
+    assert "within a factor of 1.05" in str(first)
+
+
+def test_without_limits_nothing_is_judged() -> None:
+    found = evaluation()
+    assert to_json(found, check(found, Accuracy()))["passed"] is None
+    assert to_json(found, check(found, Accuracy(max_mean_kl=1.0)))["passed"] is True

@@ -117,3 +117,16 @@ def test_errors_are_those_of_the_outputs(cli: Cli) -> None:
 def test_unknown_schemes_are_refused(schemes: str, cli: Cli) -> None:
     code, _, err = cli("sensitivity", SOURCE, *DATA, "--bits-per-weight", "5", "--schemes", schemes)
     assert (code, "--schemes" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--quantization", "fp8"), "--quantization: this command chooses"),
+        (("--override", "*=nvfp4"), "--override: this command chooses"),
+        (("--schemes", "int8_weight_only,none"), "made by the loader for all linears alike"),
+    ],
+)
+def test_what_has_no_effect_is_refused_before_work(options: tuple[str, ...], problem: str, cli: Cli) -> None:
+    code, _, err = cli("sensitivity", SOURCE, *DATA, "--bits-per-weight", "5", *options)
+    assert (code, problem in err, "measuring" in err) == (2, True, False), err

@@ -57,7 +57,8 @@ def check_samples(source: SourceCheckpoint, file: Path | None, *, purpose: str =
         TrtbuildError: calibration would fail.
     """
     if file is not None and not file.is_file():
-        raise TrtbuildError(f"{purpose} file {file} does not exist", hint="give a text, JSONL or safetensors file")
+        problem = "is not a file" if file.exists() else "does not exist"
+        raise TrtbuildError(f"{purpose} file {file} {problem}", hint="give a text, JSONL or safetensors file")
     if file is not None and file.suffix not in _SUFFIXES:
         raise TrtbuildError(
             f"{purpose} file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
