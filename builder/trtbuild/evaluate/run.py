@@ -131,7 +131,19 @@ def _source_of(folder: Path, checkpoint: Checkpoint | UnifiedCheckpoint, source:
     is_quantized = declared_method(SourceCheckpoint.open(path)) is not None
     plain = {"scheme": "none", "dequantize": is_quantized}
     deployment = parse({"model": made["model"], "target": "reference", "quantization": plain}, origin=str(folder))
+    whole = plan_deployment(deployment)
+    if checkpoint.dims.num_layers > whole.dims.num_layers:
+        raise TrtbuildError(
+            f"{path} has {whole.dims.num_layers} layers, {folder} has {checkpoint.dims.num_layers}: it is not the source of this checkpoint",
+            hint="name the model it was converted from with --source",
+        )
     plan = plan_deployment(deployment, layers=checkpoint.dims.num_layers)
+    if plan.dims.num_layers < whole.dims.num_layers:
+        logger.warning(
+            "a trial: the first %d of %d layers of both models are compared; their perplexities say nothing about the whole",
+            plan.dims.num_layers,
+            whole.dims.num_layers,
+        )
     for name in ("architecture", "hidden_size", "vocab_size", "num_layers"):
         expected, found = getattr(checkpoint.dims, name), getattr(plan.dims, name)
         if expected != found:
