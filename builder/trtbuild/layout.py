@@ -18,7 +18,7 @@ from trtbuild.dtypes import SIZES
 from trtbuild.parallel import Parallel, Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES, KvCacheFormat
 from trtbuild.quant.scheme import MODEL_DTYPE, Form, QuantScheme
-from trtbuild.shard import Cut, Replicate, Shard, SplitVocab, WholeVocab
+from trtbuild.shard import Cut, Replicate, Shard, Split, SplitVocab, WholeVocab
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,9 @@ class Layout:
     def _shard(self, rule: WeightRule) -> Shard:
         if rule.stage != "first" or self.parallel.vocab_embedding:
             return rule.shard
-        return WholeVocab() if isinstance(rule.shard, SplitVocab) else Replicate()
+        if not isinstance(rule.shard, SplitVocab):
+            return Replicate()
+        return Split(1) if self.parallel.hidden_embedding else WholeVocab()
 
     def scheme_of(self, slot: Slot) -> QuantScheme | None:
         """Return the scheme of a slot's linear, None for a tensor that no scheme applies to."""

@@ -28,7 +28,7 @@ LAYOUTS: dict[str, str] = {"tensorrt": "ranks", "pytorch": "unified", "reference
 KV_CACHE_DTYPES = ("auto", "fp8", "int8")
 DTYPES = ("auto", "float16", "bfloat16", "float32")
 CALIBRATION_DTYPES = ("float32", "float16", "bfloat16")
-EMBEDDINGS = ("replicated", "vocab")
+EMBEDDINGS = ("replicated", "vocab", "hidden")
 #: Group sizes the INT4 kernels of TensorRT-LLM know (checkpoint specification 2.9).
 GROUP_SIZES = (64, 128)
 #: Schemes with groups of a size that can be chosen.

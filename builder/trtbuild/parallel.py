@@ -32,6 +32,7 @@ class Parallel:
     Attributes:
         moe_ep_size: over how many groups of ranks the experts of a layer are dealt out; divides tp_size.
         vocab_embedding: whether the embedding is cut over the vocabulary instead of kept whole on every rank.
+        hidden_embedding: whether it is cut over the hidden size instead; not both.
         vocab_multiple: embedding and head get zero rows up to a multiple of it, before they are cut.
     """
 
@@ -39,6 +40,7 @@ class Parallel:
     pp_size: int = 1
     moe_ep_size: int = 1
     vocab_embedding: bool = False
+    hidden_embedding: bool = False
     vocab_multiple: int = 1
 
     def __post_init__(self) -> None:

@@ -122,11 +122,13 @@ def layout_of(config: Mapping[str, Any], where: str, quant_cfg: Mapping[str, Any
         raise TrtbuildError(
             f"{where}: cp_size = {mapping['cp_size']}: context parallelism is not supported", hint=_HINT
         )
+    hidden = config["use_parallel_embedding"] and config.get("embedding_sharding_dim", 0) == 1
     parallel = Parallel(
         mapping["tp_size"],
         mapping["pp_size"],
         moe_ep_size=mapping.get("moe_ep_size", 1),
-        vocab_embedding=config["use_parallel_embedding"],
+        vocab_embedding=config["use_parallel_embedding"] and not hidden,
+        hidden_embedding=hidden,
     )
     dims = arch.read_dims(hf_config(config), config["architecture"], where)
     parallel.check(dims)

@@ -134,8 +134,9 @@ class ParallelSection(Section):
     tp_size: Positive = Field(1, description="Tensor parallel size.")
     pp_size: Positive = Field(1, description="Pipeline parallel size.")
     ep_size: Positive = Field(1, description="Expert parallel size (models with experts only).")
-    embedding: Literal["replicated", "vocab"] = Field(
-        "replicated", description="Keep the embedding whole on every rank, or cut it over the vocabulary."
+    embedding: Literal["replicated", "vocab", "hidden"] = Field(
+        "replicated",
+        description="Keep the embedding whole on every rank, or cut it over the vocabulary or the hidden size.",
     )
 
     @model_validator(mode="before")

@@ -20,6 +20,7 @@ from trtbuild.checkpoint import Checkpoint
 from trtbuild.cli.edge import run
 from trtbuild.convert import execute
 from trtbuild.layout import Layout
+from trtbuild.names import EMBEDDINGS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.scheme import load_scheme
 
@@ -92,6 +93,14 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(architecture, config_of(architecture, sizes), tp, pp, ep)
 
 
+def has_columns(case: Case) -> bool:
+    """Say whether the embedding can be cut over the hidden size."""
+    arch = lookup(case.architecture, where="")
+    first = [rule.target for rule in arch.rules if rule.stage == "first"]
+    hidden = case.config.get("hidden_size") or case.config["n_embd"]
+    return len(first) == 1 and not arch.shards_embedding and hidden % case.tp == 0
+
+
 def source_tensors(case: Case) -> dict[str, np.ndarray]:
     """Return a source whose values are all different, as far as the dtype goes; norms survive having one added."""
     arch = lookup(case.architecture, where="x")
@@ -112,8 +121,8 @@ def source_tensors(case: Case) -> dict[str, np.ndarray]:
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-@given(cases(), st.booleans(), st.sampled_from([64, 1 << 24]))
-def test_merging_the_ranks_gives_the_source_back(case: Case, vocab: bool, block: int) -> None:
+@given(cases(), st.sampled_from(EMBEDDINGS), st.sampled_from([64, 1 << 24]))
+def test_merging_the_ranks_gives_the_source_back(case: Case, embedding: str, block: int) -> None:
     tensors = source_tensors(case)
     before = execute.LARGEST_BLOCK_BYTES
     with tempfile.TemporaryDirectory() as name:
@@ -123,7 +132,7 @@ def test_merging_the_ranks_gives_the_source_back(case: Case, vocab: bool, block:
         write_safetensors(folder / "model.safetensors", tensors)
         execute.LARGEST_BLOCK_BYTES = block
         options = [f"--tp={case.tp}", f"--pp={case.pp}", f"--ep={case.ep}", f"--dtype={case.config['torch_dtype']}"]
-        options += ["--embedding=vocab"] if vocab else []
+        options += [f"--embedding={embedding if embedding != 'hidden' or has_columns(case) else 'vocab'}"]
         try:
             assert run(["convert", str(folder), "-o", str(out), "--quiet", *options]) == 0
         finally:

@@ -153,8 +153,8 @@ class ConversionPlan:
             "norm_epsilon": dims.norm_epsilon,
             **_rotary(dims.rope),
             "tie_word_embeddings": dims.tie_word_embeddings,
-            "use_parallel_embedding": parallel.vocab_embedding,
-            "embedding_sharding_dim": 0,
+            "use_parallel_embedding": parallel.vocab_embedding or parallel.hidden_embedding,
+            "embedding_sharding_dim": int(parallel.hidden_embedding),
             **layout.arch.config_fields(dims, self.source.config),
             "mapping": {
                 "world_size": parallel.world_size,
@@ -246,6 +246,12 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     )
     vocab_multiple = max((each.ranks.vocab_multiple for each in layout.schemes if each.ranks), default=1)
     layout = replace(layout, parallel=replace(parallel, vocab_multiple=vocab_multiple))
+    if parallel.hidden_embedding and dims.vocab_size % vocab_multiple:
+        raise UsageError(
+            f"--embedding hidden: the vocabulary of {dims.vocab_size} is padded to a multiple of {vocab_multiple} for this scheme, "
+            "which an embedding cut over the hidden size is not",
+            hint="use --embedding vocab",
+        )
     check_tensors(source, layout)
     check_fit(layout, options)
     if layers is not None:
@@ -317,7 +323,23 @@ def _parallel(asked: Parallel, arch: ArchSpec, dims: ModelDims) -> Parallel:
             f"{dims.architecture} has no pipeline parallelism in TensorRT-LLM, pp={asked.pp_size} was asked for",
             hint="use --pp 1 and a larger --tp",
         )
+    if asked.hidden_embedding:
+        _check_hidden_embedding(asked, arch, dims)
     return replace(asked, vocab_embedding=asked.vocab_embedding or (arch.shards_embedding and asked.tp_size > 1))
+
+
+def _check_hidden_embedding(asked: Parallel, arch: ArchSpec, dims: ModelDims) -> None:
+    """Raise UsageError unless the embedding can be cut over the hidden size."""
+    positions = [rule.target for rule in arch.rules if rule.stage == "first" and "vocab_embedding" not in rule.target]
+    problem = ""
+    if arch.shards_embedding:
+        problem = f"{dims.architecture} needs the embedding cut over the vocabulary"
+    elif positions:
+        problem = f"{dims.architecture} adds {positions[0]} to it, and how that is cut is not known"
+    elif dims.hidden_size % asked.tp_size:
+        problem = f"hidden_size={dims.hidden_size} cannot be split over tp={asked.tp_size}"
+    if problem:
+        raise UsageError(f"--embedding hidden: {problem}", hint="use --embedding vocab or replicated")
 
 
 def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:

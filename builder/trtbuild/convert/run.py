@@ -65,6 +65,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
             parallel.pp_size,
             moe_ep_size=parallel.ep_size,
             vocab_embedding=parallel.embedding == "vocab",
+            hidden_embedding=parallel.embedding == "hidden",
         ),
         group_size=quantization.group_size,
         smoothquant_alpha=quantization.smoothquant_alpha,

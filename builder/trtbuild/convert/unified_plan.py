@@ -78,7 +78,7 @@ def unified_warnings(plan: ConversionPlan, parallel: ParallelSection) -> Iterato
     layout = plan.layout
     asked = {"tp": parallel.tp_size, "pp": parallel.pp_size, "ep": parallel.ep_size}
     given = [f"{name}={size}" for name, size in asked.items() if size > 1]
-    given += ["embedding=vocab"] if parallel.embedding == "vocab" else []
+    given += [f"embedding={parallel.embedding}"] if parallel.embedding != "replicated" else []
     if given:
         yield f"{', '.join(given)}: for the server only, target pytorch is one folder for any number of GPUs"
     for weight in UnifiedLayout.of(layout).weights:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.conftest import read_safetensors
 
+from trtbuild.checkpoint import Checkpoint
 from trtbuild.convert import execute as module
 from trtbuild.convert.execute import execute
 from trtbuild.convert.opening import OpenedSource
@@ -23,6 +24,7 @@ from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import SourceCheckpoint
 
 Make = Callable[..., Path]
+Cli = Callable[..., tuple[int, str, str]]
 Tensors = dict[str, np.ndarray]
 
 
@@ -232,3 +234,39 @@ def test_files_are_identical_between_runs_and_readable_by_the_library(make_model
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     with safe_open(tmp_path / "a" / "rank0.safetensors", "np") as file:
         assert sorted(file.keys()) == sorted(set(header) - {"__metadata__"})
+
+
+def test_an_embedding_is_cut_over_rows_or_columns(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    """A vocabulary of 129 over two ranks: rows get a row of padding, columns none; the head is cut over rows either way."""
+    folder = make_model(vocab_size=129)
+    source = read_safetensors(folder / "model.safetensors")["model.embed_tokens.weight"]
+    hidden = source.shape[1]
+    for how, shape, axis in (("vocab", (65, hidden), 0), ("hidden", (129, hidden // 2), 1)):
+        out = tmp_path / how
+        code, _, err = cli("convert", folder, "-o", out, "--tp", 2, "--embedding", how, "--target", "tensorrt")
+        assert code == 0, err
+        ranks = [read_safetensors(out / f"rank{rank}.safetensors") for rank in range(2)]
+        pieces = [rank["transformer.vocab_embedding.weight"] for rank in ranks]
+        assert [piece.shape for piece in pieces] == [shape] * 2
+        assert np.array_equal(np.concatenate(pieces, axis=axis)[:129], source)
+        assert [rank["lm_head.weight"].shape for rank in ranks] == [(65, hidden)] * 2
+        config = json.loads((out / "config.json").read_text())
+        assert (config["use_parallel_embedding"], config["embedding_sharding_dim"]) == (True, axis)
+        assert np.array_equal(dict(Checkpoint.open(out).hf_tensors())["model.embed_tokens.weight"], source)
+        assert cli("verify", out)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--quantization", "int4_rtn"), "padded to a multiple of 64"),
+        (("--quantization", "none", "--tp", "1"), ""),
+    ],
+)
+def test_columns_of_an_embedding_have_no_padding(
+    options: tuple[str, ...], problem: str, make_model: Make, cli: Cli, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32}
+    folder = make_model(vocab_size=129, num_key_value_heads=4, **sizes)
+    code, _, err = cli("plan", folder, "--embedding", "hidden", "--target", "tensorrt", *options)
+    assert (code, problem in err) == (2 if problem else 0, True), err
