@@ -231,7 +231,10 @@ class Layout:
 
     @cached_property
     def _files(self) -> tuple[tuple[StoredTensor, ...], ...]:
-        return tuple(tuple(self._tensors(rank)) for rank in self.parallel.ranks())
+        # Cut evenly, with padding where it must be: the tensor-parallel ranks of a stage have the same names and shapes.
+        ranks = list(self.parallel.ranks())
+        stages = {rank.pp_rank: tuple(self._tensors(rank)) for rank in ranks if rank.tp_rank == 0}
+        return tuple(stages[rank.pp_rank] for rank in ranks)
 
     def tensors(self, rank: Rank) -> tuple[StoredTensor, ...]:
         """Return every tensor of a rank file."""
