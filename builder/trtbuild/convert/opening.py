@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtbuild.errors import UsageError
+from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import SourceCheckpoint
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 _INT4 = ("int4_awq", "int4_gptq", "int4_rtn")
 #: Algorithm of a quantized source -> schemes whose files hold the very same numbers; the first is named to the user.
 KEPT_BY: dict[str, tuple[str, ...]] = {"FP8": ("fp8",), "W4A16_AWQ": _INT4, "W4A16": _INT4, "W4A16_GPTQ": _INT4}
-#: Largest E4M3 number: a stored scale times this is the range it stands for.
-_E4M3_MAX = 448.0
 
 
 _KEPT = (
@@ -150,5 +149,5 @@ def _ranges(found: QuantizedSource) -> KnownRanges:
     return KnownRanges(
         weight_amax=found.weight_amax,
         input_amax=found.input_amax,
-        kv_amax={name: (k * _E4M3_MAX, v * _E4M3_MAX) for name, (k, v) in found.kv_scales.items()},
+        kv_amax={name: (k * E4M3_MAX, v * E4M3_MAX) for name, (k, v) in found.kv_scales.items()},
     )

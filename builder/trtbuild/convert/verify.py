@@ -20,7 +20,6 @@ from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Piece, Slot
 from trtbuild.parallel import Rank
 from trtbuild.quant.codecs.base import Scales
-from trtbuild.quant.scheme import QuantScheme
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 
 
@@ -129,7 +128,8 @@ class _Comparison:
         self._checkpoint, self._layout, self._slot, self._reader = checkpoint, plan.layout, slot, reader
         self._constants = checkpoint.constants(slot, reader)
         self._form = plan.layout.form_of(slot) if plan.layout.is_quantized(slot) else None
-        self._has_codes = _has_free_codes(plan.layout.scheme_of(slot))
+        scheme = plan.layout.scheme_of(slot)
+        self._has_codes = scheme is not None and scheme.has_free_codes
         self._held: list[tuple[Rank, dict[int, Piece]]] = [
             (rank, {piece.number: piece for piece in plan.layout.pieces(slot, rank.tp_rank)})
             for rank in plan.layout.parallel.ranks()
@@ -193,11 +193,6 @@ class _Comparison:
         """Return the errors over everything that was compared."""
         relative = (self._error_square / self._source_square) ** 0.5 if self._source_square else 0.0
         return TensorError(self._slot.target, self._slot.pp_rank, self._max_error, relative)
-
-
-def _has_free_codes(scheme: QuantScheme | None) -> bool:
-    """Say whether codes are chosen together: then each alone may be any distance from its weight."""
-    return scheme is not None and scheme.search is not None and scheme.search.kind == "gptq"
 
 
 def _overlap(piece: Piece, start: int, count: int) -> tuple[slice, slice, int]:

@@ -66,7 +66,7 @@ def _compare(
         cache_bytes=0,
         row_step=form.codec.row_step if form and form.codec else 1,
     )
-    name = plan.layout.scheme_for(weight.part.module).name
+    scheme = plan.layout.scheme_for(weight.part.module)
     wrong, largest, error_square, source_square = 0, 0.0, 0.0, 0.0
     for start, block in source.blocks(weight.part):
         exact = block.astype(np.float32)
@@ -76,7 +76,7 @@ def _compare(
             error, allowed = np.abs(found - divided), form.codec.bound(divided, scales)
             if multiplier is not None:
                 error, allowed = error * multiplier, allowed * multiplier + np.abs(exact) * np.float32(2**-20)
-            if name == "int4_gptq":  # codes are chosen together: each alone may be any distance from its weight
+            if scheme.has_free_codes:
                 allowed = np.full_like(allowed, np.inf)
         elif weight.folds and plan.needs_search:
             # What was folded in is known to the folder alone; the weights behind it are compared through it.
@@ -94,7 +94,7 @@ def _compare(
         source_square += float(np.square(exact, dtype=np.float64).sum())
         advance(block.nbytes)
     relative = (error_square / source_square) ** 0.5 if source_square else 0.0
-    problem = f"{wrong} values are further from the source than {name} allows (largest difference {largest:.4g})"
+    problem = f"{wrong} values are further from the source than {scheme.name} allows (largest difference {largest:.4g})"
     return problem if wrong else "", TensorError(weight.tensor.name, 0, largest, relative)
 
 

@@ -164,6 +164,11 @@ class QuantScheme:
         """Whether input ranges must be calibrated."""
         return self.inputs is not None and self.inputs.limit > 0
 
+    @property
+    def has_free_codes(self) -> bool:
+        """Whether codes are chosen together: then each alone may be any distance from its weight."""
+        return self.search is not None and self.search.kind == "gptq"
+
     def warnings(self, module: str, local_shape: tuple[int, ...]) -> Iterator[str]:
         """Say what the kernels will not like about a rank's weight [out, in]."""
         if any(size % self.alignment for size in local_shape):

@@ -16,17 +16,14 @@ from transformers.pytorch_utils import Conv1D
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.places import place_of
+from trtbuild.quant.codecs.base import TINY
+from trtbuild.quant.codecs.fp8 import E4M3_MAX
+from trtbuild.quant.codecs.nvfp4 import GROUP, MAGNITUDES, MIDDLES
 from trtbuild.quant.inputs import InputRounding
 
-E4M3_MAX = 448.0
-"""Largest finite E4M3 number (OCP 8-bit floating point specification, section 5.1)."""
 INT8_MAX = 127.0
-#: Magnitudes of E2M1, and what lies between two of them (checkpoint specification 2.14).
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_E2M1_MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
-_NVFP4_GROUP, _E4M3_GROUP = 16, 128
-#: Smallest normal float32.
-_SMALLEST = 1.1754943508222875e-38
+#: Inputs of a token that share a scale in `round_e4m3_group`.
+_E4M3_GROUP = 128
 #: Kinds of input rounding with a stored scale.
 _STATIC = ("fp8", "int8", "nvfp4")
 
@@ -60,22 +57,22 @@ def round_e4m3_group(values: torch.Tensor, _scale: float = 0.0) -> torch.Tensor:
 
 def round_nvfp4(values: torch.Tensor, scale: float) -> torch.Tensor:
     """Round to NVFP4: E2M1 in blocks of 16 along the last axis, block scales E4M3 under `scale` (checkpoint specification 2.14)."""
-    blocks = values.float().reshape(-1, _NVFP4_GROUP)
+    blocks = values.float().reshape(-1, GROUP)
     amax = blocks.abs().amax(dim=1, keepdim=True)
-    block_scale = (amax / (_E2M1[-1] * scale)).clamp_(2.0**-9, E4M3_MAX).to(torch.float8_e4m3fn).float() * scale
+    block_scale = (amax / (MAGNITUDES[-1] * scale)).clamp_(2.0**-9, E4M3_MAX).to(torch.float8_e4m3fn).float() * scale
     magnitude = (blocks.abs() / block_scale).contiguous()
-    middles = torch.tensor(_E2M1_MIDDLES, device=values.device)
+    middles = torch.tensor(MIDDLES, device=values.device)
     # They differ at a tie only, which goes to the even one.
     low, high = torch.bucketize(magnitude, middles), torch.bucketize(magnitude, middles, right=True)
     codes = torch.where(low % 2 == 0, low, high)
-    rounded = torch.tensor(_E2M1, device=values.device)[codes] * block_scale * blocks.sign()
+    rounded = torch.tensor(MAGNITUDES, device=values.device)[codes] * block_scale * blocks.sign()
     return rounded.reshape(values.shape).to(values.dtype)
 
 
 def _round_groups(values: torch.Tensor, size: int) -> torch.Tensor:
     width = values.shape[-1]
     padded = nn.functional.pad(values.float(), (0, -width % size)).reshape(-1, size)
-    scale = padded.abs().amax(dim=1, keepdim=True).clamp_(min=_SMALLEST) / E4M3_MAX
+    scale = padded.abs().amax(dim=1, keepdim=True).clamp_(min=TINY) / E4M3_MAX
     rounded = (padded / scale).to(torch.float8_e4m3fn).float() * scale
     return rounded.reshape(*values.shape[:-1], -1)[..., :width].to(values.dtype)
 

@@ -21,7 +21,7 @@ MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 #: Largest value that the whole and a block scale of 448 stand for.
 LIMIT = MAGNITUDES[-1] * E4M3_MAX
 #: Between two magnitudes; a tie goes to the even code.
-_MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 _SMALLEST_SCALE = 2.0**-9
 
 
@@ -85,8 +85,8 @@ class Nvfp4Codec:
 
         quotient = block / self._units(scales, block.shape[1])
         magnitude = np.abs(quotient)
-        codes = np.searchsorted(np.array(_MIDDLES, np.float32), magnitude, side="left").astype(np.uint8)
-        for code, middle in enumerate(_MIDDLES):
+        codes = np.searchsorted(np.array(MIDDLES, np.float32), magnitude, side="left").astype(np.uint8)
+        for code, middle in enumerate(MIDDLES):
             if code % 2:  # a tie between an odd and the next even code goes up
                 codes[magnitude == np.float32(middle)] = code + 1
         codes |= np.signbit(quotient).astype(np.uint8) << 3
