@@ -53,7 +53,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
             "or build with --target reference",
         )
     plan = plan_deployment(deployment)
-    resolve_limits(deployment, plan.dims.max_position_embeddings)
+    resolve_limits(deployment, plan.dims.max_position_embeddings, plan.dims.rope.scaling if plan.dims.rope else None)
     check_gate(plan.source, deployment.accuracy)
     key = inputs_key(plan, [deployment], "build")
     # What the conversion depends on: a checkpoint that was refused is taken up again when the limits are others.

@@ -38,7 +38,9 @@ def plan(deployment: Deployment) -> dict[str, Any]:
     layout = conversion.layout
     # A unified folder is planned uncut; the server cuts it as the deployment says.
     parallel = Parallel(deployment.parallel.tp_size, deployment.parallel.pp_size)
-    limits = resolve_limits(deployment, layout.dims.max_position_embeddings)
+    limits = resolve_limits(
+        deployment, layout.dims.max_position_embeddings, layout.dims.rope.scaling if layout.dims.rope else None
+    )
     element = _QUANTIZED_KV_BYTES if layout.kv_format else SIZES[layout.dtype]
     local_heads = max(layout.dims.num_kv_heads // parallel.tp_size, 1)
     kv_ranks = []

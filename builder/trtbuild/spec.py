@@ -6,6 +6,7 @@ business of `parallel.py`, whether a scheme exists that of `names.py`.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -150,9 +151,21 @@ class ParallelSection(Section):
 class Limits(Section):
     """What one server accepts at most."""
 
-    max_batch_size: Positive = Field(16, description="Requests in one batch.")
+    max_batch_size: Positive | None = Field(
+        None, description="Requests in one batch; empty: 256, or 16 for the target reference."
+    )
+    max_input_len: Positive | None = Field(
+        None, description="Prompt of one request, tokens; empty: what max_seq_len and max_num_tokens leave."
+    )
     max_seq_len: Positive | None = Field(None, description="Prompt plus answer, tokens; empty: the model's positions.")
-    max_num_tokens: Positive = Field(512, description="Tokens processed in one step, over all requests.")
+    max_num_tokens: Positive | None = Field(
+        None,
+        description="Tokens processed in one step, over all requests; empty: 8192, or 512 for the target reference.",
+    )
+    opt_num_tokens: Positive | None = Field(
+        None, description="Tokens per step that engine kernels are tuned for; empty: max_batch_size x max_beam_width."
+    )
+    max_beam_width: Positive = Field(1, description="Beams of one request.")
 
 
 class KvCache(Section):
@@ -160,8 +173,128 @@ class KvCache(Section):
 
     tokens_per_block: Annotated[int, Field(ge=4)] = Field(32, description="Tokens in one block of the paged cache.")
     max_tokens: Positive | None = Field(
-        None, description="Size of the pool in tokens; empty: max_batch_size x max_seq_len, at most 16384."
+        None,
+        description="Size of the pool in tokens; empty: what free_gpu_memory_fraction gives, "
+        "for the target reference max_batch_size x max_seq_len, at most 16384.",
     )
+    free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.9,
+        description="Share of the GPU memory that is free after the model was loaded; if max_tokens is given, the smaller counts.",
+    )
+    enable_block_reuse: bool = Field(True, description="Keep blocks of finished requests for prompts that begin alike.")
+    host_cache_bytes: Annotated[int, Field(ge=0)] = Field(0, description="Host memory that blocks are moved to, bytes.")
+    max_attention_window: tuple[Positive, ...] = Field(
+        (), description="Attention window of each layer in tokens, repeated over the layers; empty: the model's."
+    )
+
+
+class Scheduling(Section):
+    """How requests share the GPU; in-flight batching is always on."""
+
+    policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"] = Field(
+        "guaranteed_no_evict", description="Whether a running request can be paused for lack of KV cache blocks."
+    )
+    chunked_context: bool = Field(True, description="Process long prompts in pieces of max_num_tokens.")
+
+
+#: A plugin's dtype; auto is the model's.
+PluginDtype = Literal["auto", "float16", "bfloat16", "float32", "disable"]
+
+
+class Engine(Section):
+    """How `trtllm-build` builds (target tensorrt)."""
+
+    workers: Positive | None = Field(None, description="Ranks built at a time; empty: one per visible GPU.")
+    timing_cache: str | None = Field(
+        None, description="Timing cache that is read when it exists, and written; empty: one beside the engine."
+    )
+    profiling_verbosity: Literal["layer_names_only", "detailed", "none"] = Field(
+        "layer_names_only", description="What the engine tells a profiler."
+    )
+    log_level: Literal["error", "warning", "info", "verbose", "debug"] = Field("info", description="Of trtllm-build.")
+    stall_timeout_s: Positive = Field(1800, description="A build that prints nothing for so many seconds is stopped.")
+    monitor_memory: bool = Field(False, description="Print TensorRT's allocations; needs TensorRT 10.6.")
+    logits_dtype: Literal["float16", "float32"] | None = Field(
+        None, description="dtype of logits; empty: the checkpoint's."
+    )
+    gather_context_logits: bool = Field(False, description="Make the logits of prompts available.")
+    gather_generation_logits: bool = Field(False, description="Make the logits of answers available.")
+    gemm_plugin: Literal["auto", "float16", "bfloat16", "float32", "fp8", "nvfp4", "disable"] | None = Field(
+        None, description="GEMM plugin; empty: auto for unquantized 16-bit models, else disable."
+    )
+    gemm_swiglu_plugin: Literal["fp8", "disable"] = Field("disable", description="Fused FP8 SwiGLU; Hopper only.")
+    low_latency_gemm_plugin: Literal["fp8", "disable"] = Field("disable", description="FP8 GEMM for small batches.")
+    low_latency_gemm_swiglu_plugin: Literal["fp8", "disable"] = Field(
+        "disable", description="Fused FP8 SwiGLU for small batches."
+    )
+    gemm_allreduce_plugin: Literal["float16", "bfloat16", "disable"] = Field(
+        "disable", description="GEMM fused with the all-reduce behind it."
+    )
+    moe_plugin: PluginDtype = Field("auto", description="Plugin for experts.")
+    context_fmha: bool = Field(True, description="Fused attention for prompts.")
+    use_paged_context_fmha: bool = Field(
+        True, description="Fused attention over paged blocks; KV cache reuse and chunked context need it."
+    )
+    use_fp8_context_fmha: bool | None = Field(
+        None, description="FP8 fused attention; empty: on where weights and KV cache are FP8."
+    )
+    multiple_profiles: bool = Field(False, description="Tune for several numbers of tokens; the build takes longer.")
+    reduce_fusion: bool = Field(False, description="Fuse all-reduce and norm; tp_size > 1.")
+    user_buffer: bool = Field(False, description="Communicate without copies; needs reduce_fusion.")
+    norm_quant_fusion: bool = Field(False, description="Fuse norm and quantization; NVFP4 Llama only.")
+    use_fused_mlp: bool = Field(True, description="Compute gate and up in one GEMM.")
+    pp_reduce_scatter: bool = Field(False, description="Reduce-scatter between pipeline stages; Mixtral only.")
+    fast_build: bool = Field(False, description="Build faster, run slower; weights lie beside the engine.")
+    strip_plan: bool = Field(False, description="Leave weights out of the engine; it is refitted from the checkpoint.")
+    weight_streaming: bool = Field(
+        False, description="Keep a part of the weights in host memory; needs gemm_plugin disable."
+    )
+    weight_sparsity: bool = Field(False, description="Use 2:4 sparse kernels; weights must be pruned so.")
+
+
+class LlmApi(Section):
+    """How the LLM API serves (target pytorch)."""
+
+    attn_backend: Literal["TRTLLM", "FLASHINFER", "VANILLA"] = Field("TRTLLM", description="Attention kernels.")
+    moe_backend: str | None = Field(None, description="Kernels for experts, e.g. CUTLASS; empty: TensorRT-LLM chooses.")
+    cuda_graphs: bool = Field(True, description="Capture decoding in CUDA graphs.")
+    cuda_graph_padding: bool = Field(True, description="Pad batches to the next captured size.")
+    overlap_scheduler: bool = Field(True, description="Schedule the next step while this one runs.")
+    attention_dp: bool = Field(False, description="Attention data parallel over the tensor parallel ranks.")
+    stream_interval: Positive = Field(1, description="Tokens between two messages of a stream.")
+    guided_decoding: Literal["xgrammar", "llguidance"] | None = Field(
+        None, description="Backend for grammars and JSON."
+    )
+    extra: dict[str, Any] = Field(
+        {}, description="Any other argument of the LLM API by its own name; checked against the version's table."
+    )
+
+
+class Speculative(Section):
+    """Speculative decoding."""
+
+    mode: Literal["none", "draft_target", "medusa", "eagle", "eagle3", "lookahead", "redrafter", "ngram", "mtp"] = (
+        Field("none", description="Where draft tokens come from.")
+    )
+    max_draft_len: Positive | None = Field(None, description="Draft tokens of one step; empty: the draft model's own.")
+    draft_model: str | None = Field(None, description="Folder of the draft model or heads.")
+    lookahead: tuple[Positive, Positive, Positive] = Field(
+        (4, 3, 4), description="Window, n-gram and verification set sizes of lookahead."
+    )
+
+
+class Lora(Section):
+    """LoRA adapters that are applied while serving; to add one to the weights see model.merge_lora."""
+
+    adapters: tuple[str, ...] = Field((), description="PEFT folders; the first says which modules are adapted.")
+    max_rank: Positive = Field(64, description="Largest rank of any adapter.")
+    target_modules: tuple[str, ...] = Field(
+        (), description="TensorRT-LLM's module names, e.g. attn_qkv; empty: the first adapter's."
+    )
+    device_cache_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.05, description="Share of free GPU memory for adapters."
+    )
+    host_cache_bytes: Annotated[int, Field(ge=0)] = Field(2**30, description="Host memory for adapters, bytes.")
 
 
 class Serving(Section):
@@ -190,9 +323,14 @@ class Serving(Section):
 
 
 class Hardware(Section):
-    """The GPUs that will serve; number formats that do not run there are refused."""
+    """The GPUs that will serve; what does not run or fit there is refused."""
 
     gpu: str | None = Field(None, description="Kind of GPU, e.g. h100, 'RTX 4090' or sm90; empty: not checked.")
+    memory_bytes: Positive | None = Field(None, description="Memory of one GPU; empty: that of the kind of GPU.")
+    count: Positive | None = Field(None, description="GPUs of one node; empty: as many as there are ranks.")
+    price_per_gpu_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="For the cost of a million tokens; any currency."
+    )
 
     @model_validator(mode="after")
     def _known_gpu(self) -> Hardware:
@@ -235,10 +373,19 @@ class Deployment(Section):
 
     model: Model
     target: str = Field("reference", description=f"One of: {', '.join(TARGETS)}.")
+    tensorrt_llm: str | None = Field(
+        None,
+        description="TensorRT-LLM release that will build and serve, e.g. 1.2.1 or 1.2; empty: the newest stable one that can.",
+    )
     quantization: Quantization = Quantization()
     parallel: ParallelSection = ParallelSection()
     limits: Limits = Limits()
     kv_cache: KvCache = KvCache()
+    scheduling: Scheduling = Scheduling()
+    engine: Engine = Engine()
+    llm_api: LlmApi = LlmApi()
+    speculative: Speculative = Speculative()
+    lora: Lora = Lora()
     serving: Serving = Serving()
     hardware: Hardware = Hardware()
     accuracy: Accuracy = Accuracy()
@@ -277,8 +424,7 @@ def load(path: Path) -> Deployment:
         ) from error
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds {type(data).__name__}, not a mapping of sections", hint="see `trtbuild schema`")
-    deployment = parse(data, origin=str(path))
-    return _with_absolute_paths(deployment, path.resolve().parent)
+    return parse(_with_absolute_paths(data, path.resolve().parent), origin=str(path))
 
 
 def parse(data: dict[str, Any], *, origin: str) -> Deployment:
@@ -318,18 +464,29 @@ def _keys_at(location: tuple[Any, ...]) -> list[str]:
     return list(model.model_fields)
 
 
-def _with_absolute_paths(deployment: Deployment, base: Path) -> Deployment:
-    changes: dict[str, Any] = {
-        "model": deployment.model.model_copy(update={"path": str(base / Path(deployment.model.path).expanduser())})
-    }
-    calibration = deployment.quantization.calibration
-    if calibration.file is not None:
-        calibration = calibration.model_copy(update={"file": str(base / Path(calibration.file).expanduser())})
-        changes["quantization"] = deployment.quantization.model_copy(update={"calibration": calibration})
-    if deployment.accuracy.file is not None:
-        file = str(base / Path(deployment.accuracy.file).expanduser())
-        changes["accuracy"] = deployment.accuracy.model_copy(update={"file": file})
-    return deployment.model_copy(update=changes)
+#: Fields that hold paths, which are relative to trtbuild.yaml.
+_PATHS = (
+    ("model", "path"), ("model", "merge_lora"), ("quantization", "calibration", "file"), ("accuracy", "file"),
+    ("engine", "timing_cache"), ("speculative", "draft_model"), ("lora", "adapters"),
+)  # fmt: skip
+
+
+def _with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
+    """Return the file's data with every path absolute; what is not a path where one should be is left for the validation."""
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [absolute(item) for item in value]
+        return str(base / Path(value).expanduser()) if isinstance(value, str) else value
+
+    data = deepcopy(data)
+    for *sections, key in _PATHS:
+        node: Any = data
+        for section in sections:
+            node = node.get(section) if isinstance(node, dict) else None
+        if isinstance(node, dict) and node.get(key) is not None:
+            node[key] = absolute(node[key])
+    return data
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

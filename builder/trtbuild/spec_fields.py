@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from trtbuild.spec import Deployment, Section
 
-_WORDS: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_WORDS: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any value"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ def _type_words(annotation: Any) -> str:
     if origin is dict:
         return f"mapping of {_type_words(members[0])} to {_type_words(members[1])}"
     if origin is tuple:
-        return f"list of {_type_words(members[0])}"
+        words = _type_words(members[0])
+        return f"list of {words}" if members[-1] is Ellipsis else f"list of {len(members)} times {words}"
     if hasattr(annotation, "__metadata__"):
         return ", ".join([_type_words(annotation.__origin__), *_bounds(_constraints(annotation.__metadata__))])
     if members and (origin is Union or type(annotation).__name__ == "UnionType"):
@@ -101,4 +102,7 @@ def _bounds(metadata: list[Any]) -> list[str]:
     high = next((item.le for item in metadata if isinstance(item, Le)), None)
     if low is not None and high is not None:
         return [f"{low} to {high}"]
-    return [f"{low} or more"] if low is not None else [f"at most {high}"] if high is not None else []
+    above = next((item.gt for item in metadata if isinstance(item, Gt)), None)
+    below = next((item.lt for item in metadata if isinstance(item, Lt)), None)
+    words = {"{} or more": low, "more than {}": above, "at most {}": high, "less than {}": below}
+    return [word.format(bound) for word, bound in words.items() if bound is not None]

@@ -6,6 +6,7 @@ Knows what the values mean and where they come from. Does not know what a templa
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -14,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
-from trtbuild.repo.engine import check_engine
 from trtbuild.spec import Deployment
+from trtbuild.trtllm.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 #: Target -> folder of the templates that differ between targets.
 VARIANTS: dict[str, Literal["reference", "engine"]] = {"reference": "reference", "tensorrt": "engine"}
@@ -108,7 +111,9 @@ def build_context(
         return _build(
             deployment,
             checkpoint_config,
-            limits=resolve_limits(deployment, checkpoint_config["max_position_embeddings"]),
+            limits=resolve_limits(
+                deployment, checkpoint_config["max_position_embeddings"], checkpoint_config.get("rotary_scaling")
+            ),
             paths={
                 "checkpoint_dir": checkpoint_dir,
                 "tokenizer_dir": tokenizer_dir,
@@ -135,16 +140,18 @@ def _build(
 ) -> RepoContext:
     variant, serving = VARIANTS[deployment.target], deployment.serving
     # The reference target computes logits in float32 whatever the checkpoint's dtype, an engine as it was built.
-    logits_dtype = "float32"
+    logits_dtype, max_batch_size = "float32", limits.max_batch_size
     kv_cache_max_tokens: int | None = limits.kv_tokens
     if variant == "engine":
         if "engine_dir" not in paths:
             raise TrtbuildError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
-        logits_dtype = check_engine(paths["engine_dir"], checkpoint_config, max_batch_size=limits.max_batch_size)
+        logits_dtype, max_batch_size = _of_engine(
+            paths["engine_dir"], checkpoint_config, deployment.limits.max_batch_size, limits.max_batch_size
+        )
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
     return RepoContext(
         variant=variant,
-        max_batch_size=limits.max_batch_size,
+        max_batch_size=max_batch_size,
         max_seq_len=limits.max_seq_len,
         max_num_tokens=limits.max_num_tokens,
         vocab_size=checkpoint_config["vocab_size"],
@@ -164,6 +171,31 @@ def _build(
         kv_cache_max_tokens=kv_cache_max_tokens,
         **{name: _seen_by_server(path, path_map) for name, path in paths.items()},
     )
+
+
+def _of_engine(
+    engine_dir: Path, checkpoint_config: Mapping[str, Any], asked: int | None, default: int
+) -> tuple[str, int]:
+    """Return the dtype of the engine's logits, and how large a batch may be: what was asked for, or what it was built for.
+
+    An engine that is not there yet, since it is built elsewhere, is taken to be built from the checkpoint with the same limits.
+
+    Raises:
+        TrtbuildError: the repository would promise a larger batch than the engine takes, or the folder holds no engine.
+    """
+    if not engine_dir.is_dir():
+        logger.warning(
+            "note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", engine_dir
+        )
+        return str(checkpoint_config["logits_dtype"]), default
+    engine = Engine.open(engine_dir)
+    if asked is not None and asked > engine.max_batch_size:
+        raise TrtbuildError(
+            f"limits.max_batch_size={asked} in trtbuild.yaml exceeds max_batch_size={engine.max_batch_size} in "
+            f"{engine_dir / 'config.json'}",
+            hint=f"use at most {engine.max_batch_size}, or build the engine for {asked}",
+        )
+    return engine.logits_dtype, asked or engine.max_batch_size
 
 
 def _logits_datatype(dtype: str) -> Literal["TYPE_FP32", "TYPE_FP16"]:

@@ -1,0 +1,106 @@
+"""The protocol of a target, and the facts a target may ask for. Knows no target; reads no weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from trtbuild.convert.plan import ConversionPlan
+from trtbuild.dims import ModelDims
+from trtbuild.dtypes import TO_CONFIG
+from trtbuild.gpus import Gpu, find_gpu
+from trtbuild.limits import ResolvedLimits, resolve_limits
+from trtbuild.names import LAYOUTS
+from trtbuild.parallel import Parallel
+from trtbuild.rank_config import rank_quantization
+from trtbuild.spec import Deployment
+from trtbuild.trtllm.versions import DEFAULT, Release, find_release
+
+#: Target -> what makes it.
+TARGETS: dict[str, str] = {
+    "tensorrt": "trtbuild.targets.tensorrt:TensorRT",
+    "pytorch": "trtbuild.targets.pytorch:PyTorch",
+    "reference": "trtbuild.targets.reference:Reference",
+}
+CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One deployment with everything resolved that headers can tell.
+
+    Attributes:
+        deployment: the resolved trtbuild.yaml.
+        release: of TensorRT-LLM, that will build and serve.
+        dims: of the model; `dims.architecture` is TensorRT-LLM's name.
+        parallel: how the server cuts the model; a unified checkpoint lies uncut on the disk.
+        limits: with every default filled in.
+        dtype: of unquantized tensors, as in config.json, e.g. "bfloat16".
+        quant_algo: TensorRT-LLM's name of the weights' format, "MIXED_PRECISION", or None.
+        kv_cache_quant_algo: "FP8", "INT8" or None.
+        gpu: where it will run, None when not said.
+    """
+
+    deployment: Deployment
+    release: Release
+    dims: ModelDims
+    parallel: Parallel
+    limits: ResolvedLimits
+    dtype: str
+    quant_algo: str | None
+    kv_cache_quant_algo: str | None
+    gpu: Gpu | None
+
+    @classmethod
+    def of(cls, deployment: Deployment, plan: ConversionPlan) -> Job:
+        """Resolve a deployment whose conversion was planned.
+
+        Raises:
+            UsageError: the release is unknown, or the limits do not fit the model.
+        """
+        layout, parallel = plan.layout, deployment.parallel
+        scaling = layout.dims.rope.scaling if layout.dims.rope else None
+        is_unified = LAYOUTS[deployment.target] == "unified"
+        form = layout.scheme.unified if is_unified else layout.scheme.ranks
+        algo = rank_quantization(layout)["quant_algo"] if layout.is_mixed or form is None else form.quant_algo
+        return cls(
+            deployment,
+            find_release(deployment.tensorrt_llm or DEFAULT),
+            layout.dims,
+            Parallel(parallel.tp_size, parallel.pp_size, moe_ep_size=parallel.ep_size),
+            resolve_limits(deployment, layout.dims.max_position_embeddings, scaling),
+            TO_CONFIG[layout.dtype],
+            algo,
+            layout.kv_format.quant_algo if layout.kv_format else None,
+            find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None,
+        )
+
+
+class Target(Protocol):
+    """What makes a checkpoint loadable."""
+
+    def check(self, job: Job) -> list[str]:
+        """Return notes about a job.
+
+        Raises:
+            UsageError: it cannot be built like this; the message names the nearest that can.
+        """
+
+    def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
+        """Make of folder/checkpoint what the server loads, beside it in the same folder.
+
+        Returns:
+            What the manifest records.
+
+        Raises:
+            TrtbuildError: a tool that is needed is missing, or failed.
+        """
+
+
+def load_target(name: str) -> Target:
+    """Return a target by its name in `TARGETS`."""
+    module, _, attribute = TARGETS[name].partition(":")
+    target: Target = getattr(import_module(module), attribute)()
+    return target
