@@ -31,6 +31,10 @@ class UsageError(TrtbuildError):
     exit_code = 2
 
 
+class ToolFailed(TrtbuildError):
+    """A step behind finished work failed; what was finished is kept, and the same command goes on from there."""
+
+
 class CheckFailed(TrtbuildError):
     """A check did its work and found something (exit code 3)."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtbuild.errors import CheckFailed, TrtbuildError, UsageError
+from trtbuild.errors import CheckFailed, ToolFailed, TrtbuildError, UsageError
 from trtbuild.manifest import NAME as MANIFEST
 
 logger = logging.getLogger(__name__)
@@ -126,8 +126,10 @@ def _is_of(stage: Path, work: str) -> bool:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Say whether the same work may succeed the next time: it was interrupted, a disk failed, or a check refused what was made."""
-    return isinstance(error, (KeyboardInterrupt, OSError, CheckFailed)) or isinstance(error.__cause__, OSError)
+    """Say whether the same work may succeed the next time: it was interrupted, a disk or a tool failed, or a check refused what was made."""
+    return isinstance(error, (KeyboardInterrupt, OSError, CheckFailed, ToolFailed)) or isinstance(
+        error.__cause__, OSError
+    )
 
 
 def _missing(error: OSError, stage: Path, needed: int) -> str:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Sections of trtbuild.yaml that a checkpoint depends on; all else is for what is made of it.
+CONVERTED_BY = {"model", "target", "quantization", "parallel"}
 #: Ranges found before an interruption; in the folder under construction only.
 _CALIBRATION = "calibration.json"
 
@@ -138,7 +140,7 @@ def inputs_key(plan: ConversionPlan, deployments: Sequence[Deployment], kind: st
     return manifest.digest(
         {
             **manifest.header(kind),
-            "deployments": [each.model_dump(mode="json") for each in deployments],
+            "deployments": [each.model_dump(mode="json", include=CONVERTED_BY) for each in deployments],
             "source": source_identity(plan, deployments[0]),
             "layers": plan.dims.num_layers,
             "calibration": [[stat.st_size, stat.st_mtime_ns] if stat else None for stat in calibration],

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.building import CHECKPOINT
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
@@ -19,6 +18,7 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.evaluate.agreement import require_agreement
 from trtbuild.evaluate.report import Evaluation
 from trtbuild.evaluate.texts import TEXTS
+from trtbuild.manifest import CHECKPOINT
 from trtbuild.names import TARGETS
 from trtbuild.quant.calibrate.samples import Samples, load_samples
 from trtbuild.quant.sources import declared_method

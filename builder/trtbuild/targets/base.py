@@ -24,7 +24,6 @@ TARGETS: dict[str, str] = {
     "pytorch": "trtbuild.targets.pytorch:PyTorch",
     "reference": "trtbuild.targets.reference:Reference",
 }
-CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,10 +350,3 @@ def test_build_makes_a_folder_and_does_nothing_the_second_time(make_model: Make,
     assert code == 1
     assert "--force" in err
     assert cli("build", folder, "-o", out, "--tp", "1", "--force")[0] == 0
-
-
-def test_building_an_engine_says_how_to_do_it_elsewhere(make_model: Make, cli: Cli, tmp_path: Path) -> None:
-    code, _, err = cli("build", make_model(), "-o", tmp_path / "out", "--target", "tensorrt")
-    assert code == 2
-    assert "trtllm-build --checkpoint_dir" in err
-    assert not (tmp_path / "out").exists()
