@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import convert_into, plan_deployment, write_bytes
+from trtbuild.convert.work import Conversion, Copy, work_of
 from trtbuild.errors import ToolFailed, TrtbuildError, UsageError
 from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
@@ -35,7 +34,7 @@ CONFIG = "trtbuild.yaml"
 class Build:
     """One run: what is to be built, where, and with what."""
 
-    plan: ConversionPlan
+    work: Conversion | Copy
     job: Job
     target: Target
     keys: dict[str, str]
@@ -77,11 +76,11 @@ def build(
         TrtbuildError: the inputs are unusable, a tool fails, or the folder exists and is of other inputs.
         CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; it stays in the hidden folder of unfinished work.
     """
-    plan = plan_deployment(deployment)
-    job, target = Job.of(deployment, plan), load_target(deployment.target)
-    notes = [*plan.warnings, *job.limits.notes, *target.check(job)]
-    check_gate(plan.source, deployment.accuracy)
-    run = Build(plan, job, target, stage_keys(plan, deployment), output, memory_bytes, quiet)
+    work = work_of(deployment)
+    job, target = work.job(), load_target(deployment.target)
+    notes = [*work.notes, *job.limits.notes, *target.check(job)]
+    check_gate(work.source, deployment.accuracy)
+    run = Build(work, job, target, stage_keys(work.key, deployment), output, memory_bytes, quiet)
     stages, there = needed(deployment, until), held(output)
     kept = _kept(run, stages, there, first)
     if [stage.name for stage in stages] == kept:
@@ -90,12 +89,12 @@ def build(
         return _summary(run, kept)
     stale = [name for name in there if name not in kept and (there[name]["key"] != run.keys[name] or first)]
     if stale or not there:
-        check_output(output, force=force, keep=(plan.source.path,))
+        check_output(output, force=force, keep=(work.source.path,))
     if CHECKPOINT not in kept:
-        check_space(output, write_bytes(plan, deployment.target) + plan.recipe_bytes)
+        check_space(output, work.nbytes)
     for note in dict.fromkeys(notes):
         logger.warning("note: %s", note)
-    with staged_folder(output, work=run.keys["checkpoint"], needed=plan.write_bytes) as stage_folder:
+    with staged_folder(output, work=run.keys["checkpoint"], needed=work.nbytes) as stage_folder:
         _take_over(
             output, stage_folder, [] if not there else _stays(output, kept, deployment.target, is_stale=bool(stale))
         )
@@ -168,7 +167,7 @@ def _checkpoint(run: Build, folder: Path) -> dict[str, Any]:
     if has_checkpoint(place, key):
         written = manifest.read(place, kind="checkpoint")
     else:
-        written = convert_into(run.plan, run.deployment, place, key=key, memory_bytes=run.memory_bytes, quiet=run.quiet)
+        written = run.work.write(place, key=key, memory_bytes=run.memory_bytes, quiet=run.quiet)
     return {"source": written["source"], "stages": written["seconds"], "peak_rss_bytes": written["peak_rss_bytes"]}
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import CONVERTED_BY, inputs_key
+from trtbuild.convert.run import CONVERTED_BY
 from trtbuild.evaluate.limits import has_limits
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.spec import Deployment
@@ -64,9 +63,9 @@ NAMES = tuple(stage.name for stage in STAGES)
 _CONTENT = (("accuracy", "file"), ("speculative", "draft_model"), ("lora", "adapters"))
 
 
-def stage_keys(plan: ConversionPlan, deployment: Deployment) -> dict[str, str]:
-    """Return the key of every stage, by name."""
-    keys = {"checkpoint": inputs_key(plan, [deployment], "checkpoint")}
+def stage_keys(checkpoint_key: str, deployment: Deployment) -> dict[str, str]:
+    """Return the key of every stage, by name, from the one of the checkpoint."""
+    keys = {"checkpoint": checkpoint_key}
     data, before = deployment.model_dump(mode="json"), "checkpoint"
     for stage in STAGES[1:]:
         values = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trtbuild import building
+from trtbuild.convert import work
 from trtbuild.errors import TrtbuildError
 from trtbuild.targets import base
 from trtbuild.targets.base import Job
@@ -158,7 +159,7 @@ def test_a_failed_engine_costs_no_checkpoint(
     assert "the same command goes on from there" in err
     assert not out.exists()
     target.failure = None
-    monkeypatch.setattr(building, "convert_into", None)  # not called again
+    monkeypatch.setattr(work, "convert_into", None)  # not called again
     assert cli("build", settings(), "-o", out)[0] == 0
     assert (out / "checkpoint" / "rank1.safetensors").is_file()
 
