@@ -28,7 +28,7 @@ class TensorRT:
             (*build_rules.NOTES, *serving_rules.NOTES),
         )
         requested(job)
-        return notes
+        return [*job.limits.notes, *notes]
 
     def preflight(self, job: Job) -> None:
         """Look for what `finish` needs on this machine, before an hour of conversion.

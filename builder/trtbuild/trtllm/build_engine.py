@@ -19,6 +19,7 @@ from typing import Any
 from trtbuild import manifest
 from trtbuild.console import progress
 from trtbuild.errors import ToolFailed
+from trtbuild.machine import available_memory_bytes
 from trtbuild.output import check_space, place_of, staged_folder, write_atomically
 from trtbuild.serve.exit_status import describe_status
 from trtbuild.targets.base import CHECKPOINT, Job
@@ -31,6 +32,7 @@ from trtbuild.trtllm.build_tool import (
     VisibleGpu,
     check_gpus,
     check_version,
+    driver_notes,
     find_builder,
     installed_versions,
     missing_builder,
@@ -44,6 +46,8 @@ logger = logging.getLogger(__name__)
 ENGINE = "engine"
 LOG = "build.log"
 FAILED_LOG = "engine.failed.log"
+#: Host memory of a worker over the file of its rank, at its peak: two to three (checkpoint specification 6.3).
+_COPIES_IN_MEMORY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def prepare(job: Job, folder: Path | None = None) -> Tools:
     gpus = visible_gpus()
     workers = workers_of(job, gpus)
     check_gpus(job, gpus, workers)
-    return Tools(program, versions, gpus, workers, tuple(notes))
+    return Tools(program, versions, gpus, workers, (*notes, *driver_notes(job.release, gpus)))
 
 
 def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
@@ -105,8 +109,10 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
     for note in tools.notes:
         logger.warning("note: %s", note)
     checkpoint, target = (folder / CHECKPOINT).absolute(), (folder / ENGINE).absolute()
-    needed = sum(file.stat().st_size for file in checkpoint.glob("rank*.safetensors"))
+    rank_bytes = [file.stat().st_size for file in checkpoint.glob("rank*.safetensors")]
+    needed = sum(rank_bytes)
     check_space(target, needed)
+    _warn_of_memory(tools.workers, max(rank_bytes, default=0), available_memory_bytes())
     failed_log = folder / FAILED_LOG
     failed_log.unlink(missing_ok=True)
     cache = Path(job.deployment.engine.timing_cache) if job.deployment.engine.timing_cache else target / TIMING_CACHE
@@ -122,7 +128,7 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         except ToolFailed as error:
             if (stage / LOG).is_file():
                 shutil.copyfile(stage / LOG, failed_log)
-                error.hint = f"{error.hint}\n  the whole log: {place_of(folder) / FAILED_LOG}".strip()
+                error.hint = f"{error.hint}\n  the whole log: {failed_log.absolute()}".strip()
             raise
         for note in notes:
             logger.warning("note: %s", note)
@@ -213,6 +219,19 @@ def rank_seconds(ended: list[float], began: float, workers: int) -> list[float]:
     in_order = sorted(ended)
     starts = [began if rank < workers else in_order[rank - workers] for rank in range(len(ended))]
     return [max(0.0, end - start) for end, start in zip(ended, starts, strict=True)]
+
+
+def _warn_of_memory(workers: int, rank_bytes: int, available_bytes: int) -> None:
+    """Say when the workers together may need more memory than there is (6.3; field report SH15)."""
+    needed = workers * rank_bytes * _COPIES_IN_MEMORY
+    if needed > available_bytes:
+        logger.warning(
+            "note: %d ranks at a time may need %s bytes of host memory (%d times their files), and %s are available; engine.workers: 1 needs least",
+            workers,
+            f"{needed:,}",
+            _COPIES_IN_MEMORY,
+            f"{available_bytes:,}",
+        )
 
 
 def _with_places(given: list[str], folder: Path, stage: Path) -> list[str]:

@@ -7,6 +7,7 @@ speculation and adapters have tables of their own (`attention_rules.py`, `servin
 
 from __future__ import annotations
 
+from trtbuild.hardware import OLDEST_SM
 from trtbuild.targets.base import Job
 from trtbuild.trtllm.build_settings import gemm_plugin, max_num_tokens
 from trtbuild.trtllm.rules import Rule
@@ -22,6 +23,8 @@ NOT_ON_SM100 = (
 )  # fmt: skip
 #: Plugins that are refused on SM100 exactly (4.2).
 PLUGINS_NOT_ON_SM100 = ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin")
+#: quant_algo -> oldest SM that has it in an engine (1.4.1, 4.6); other formats run on every GPU of OLDEST_SM and later.
+OLDEST: dict[str | None, int] = {"FP8": 89, "W4A8_AWQ": 89, "FP8_PER_CHANNEL_PER_TOKEN": 90, "NVFP4": 100}
 #: Sizes of a block of the KV cache that the XQA kernels take (7.2).
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 #: More tokens in a step than this "is usually not recommended" (4.4, rule 4).
@@ -55,6 +58,18 @@ ERRORS: tuple[Rule, ...] = (
         lambda job: (
             f"set tensorrt_llm to {[each.name for each in with_feature(Feature.ENGINE) if not each.version.is_candidate][-1]}, "
             "or build with --target pytorch"
+        ),
+    ),
+    Rule(
+        "1.4.1; field report EB18",
+        lambda job: job.gpu is not None and job.gpu.sm < OLDEST.get(job.quant_algo, OLDEST_SM),
+        lambda job: (
+            f"{job.quant_algo or job.dtype} does not run on {job.gpu}: it needs SM{OLDEST.get(job.quant_algo, OLDEST_SM)} or later"
+        ),
+        lambda job: (
+            "use int4_awq, or no quantization"
+            if job.gpu is not None and job.gpu.sm >= OLDEST_SM
+            else f"TensorRT-LLM lists no GPU below SM{OLDEST_SM}; --target reference runs on the CPU"
         ),
     ),
     Rule(

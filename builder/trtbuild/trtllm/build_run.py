@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtbuild.errors import ToolFailed
+from trtbuild.errors import ToolFailed, TrtbuildError
 from trtbuild.serve.environment import is_secret
 from trtbuild.serve.guard import Plan
 from trtbuild.serve.guarded import GuardedProcess
@@ -137,18 +137,18 @@ def run_builder(
 
         try:
             process = GuardedProcess(plan, builder_environment(os.environ if environment is None else environment))
-        except ToolFailed:
+        except TrtbuildError as error:
+            _close(out, err)
+            raise ToolFailed(error.message, hint=error.hint) from error
+        except BaseException:
+            _close(out, err)
             raise
-        except Exception as error:
-            _forget(run_folder, out, err)
-            raise ToolFailed(f"cannot run {command[0]}: {error}", hint="check the file and its permissions") from error
         try:
             status = _watch(process, pump, stall_timeout_s)
             pump(is_over=True)
         finally:
             process.close()
-            out.close()
-            err.close()
+            _close(out, err)
     outcome = Outcome(status, tuple(lines), tuple(err.last), time.monotonic() - started)
     if outcome.status == _STALLED:
         raise ToolFailed(
@@ -184,10 +184,6 @@ def _stoppable() -> contextlib.AbstractContextManager[None]:
     return stop_signals_interrupt() if is_main else contextlib.nullcontext()
 
 
-def _forget(run_folder: Path, *streams: _Stream) -> None:
+def _close(*streams: _Stream) -> None:
     for stream in streams:
         stream.close()
-    for file in run_folder.glob("*"):
-        file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        run_folder.rmdir()

@@ -196,6 +196,23 @@ def check_gpus(job: Job, gpus: tuple[VisibleGpu, ...] | None, workers: int) -> N
         )
 
 
+def driver_notes(release: Release, gpus: tuple[VisibleGpu, ...] | None) -> list[str]:
+    """Return a note when the driver is older than the release's containers need (field report VC01)."""
+    if not gpus or release.container is None:
+        return []
+    found, needed = (_numbers(text) for text in (gpus[0].driver, release.container.driver))
+    if not found or found >= needed:
+        return []
+    return [
+        f"driver {gpus[0].driver} is older than {release.container.driver}, which CUDA {release.cuda} of TensorRT-LLM {release} needs; "
+        "data-center GPUs may do with NVIDIA's forward compatibility package"
+    ]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
 def workers_of(job: Job, gpus: tuple[VisibleGpu, ...] | None) -> int:
     """Return the ranks to build at a time: as given, else one per visible GPU; never more than there are ranks (4.8)."""
     most = len(gpus) if gpus else 1

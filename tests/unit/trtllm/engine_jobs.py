@@ -31,6 +31,7 @@ def make_job(
     kv: str | None = None,
     gpu: str | None = None,
     dtype: str = "bfloat16",
+    positions: int = DIMS.max_position_embeddings,
     **sections: Any,
 ) -> Job:
     """Return a job; sections are those of trtbuild.yaml."""
@@ -41,9 +42,9 @@ def make_job(
     return Job(
         deployment=deployment,
         release=find_release(release),
-        dims=replace(DIMS, architecture=architecture),
+        dims=replace(DIMS, architecture=architecture, max_position_embeddings=positions),
         parallel=Parallel(parallel.tp_size, parallel.pp_size),
-        limits=resolve_limits(deployment, DIMS.max_position_embeddings),
+        limits=resolve_limits(deployment, positions),
         dtype=dtype,
         quant_algo=quant_algo,
         kv_cache_quant_algo=kv,

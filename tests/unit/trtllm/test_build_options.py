@@ -161,6 +161,24 @@ def test_several_profiles_exclude_the_tuning_point() -> None:
     assert requested(make_job(engine={"multiple_profiles": True}))["opt_num_tokens"] is None
 
 
+@pytest.mark.parametrize(("is_chunked", "longest"), [(False, 8192), (True, 32767)])
+def test_the_usable_prompt_is_what_the_builder_is_told(is_chunked: bool, longest: int) -> None:
+    job = make_job(
+        positions=32768,
+        limits={"max_seq_len": 32768, "max_num_tokens": 8192},
+        scheduling={"chunked_context": is_chunked},
+    )
+    values = requested(job)
+    assert (values["max_input_len"], values["max_seq_len"], values["max_num_tokens"]) == (longest, 32768, 8192)
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused_before_the_builder() -> None:
+    with pytest.raises(
+        UsageError, match="max_input_len=8192 leaves no room for an answer within limits.max_seq_len=8192"
+    ):
+        make_job(limits={"max_input_len": 8192, "max_seq_len": 8192})
+
+
 @pytest.mark.parametrize(
     ("speculative", "mode", "draft"),
     [({"mode": "draft_target", "max_draft_len": 5}, "draft_tokens_external", 5), ({"mode": "lookahead"}, "lookahead_decoding", 15),
