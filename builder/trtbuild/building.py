@@ -16,7 +16,7 @@ from typing import Any
 
 from trtbuild import manifest
 from trtbuild.convert.work import Conversion, Copy, work_of
-from trtbuild.errors import ToolFailed, TrtbuildError, UsageError
+from trtbuild.errors import UsageError
 from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
 from trtbuild.manifest import CHECKPOINT
@@ -92,6 +92,8 @@ def build(
         check_output(output, force=force, keep=(work.source.path,))
     if CHECKPOINT not in kept:
         check_space(output, work.nbytes)
+    if STAGES[-1] in stages and STAGES[-1].name not in kept:
+        target.preflight(job)
     for note in dict.fromkeys(notes):
         logger.warning("note: %s", note)
     with staged_folder(output, work=run.keys["checkpoint"], needed=work.nbytes) as stage_folder:
@@ -183,10 +185,7 @@ def _accuracy(run: Build, folder: Path) -> dict[str, Any]:
 
 
 def _engine(run: Build, folder: Path) -> dict[str, Any]:
-    try:
-        return run.target.finish(run.job, folder, quiet=run.quiet)
-    except TrtbuildError as error:
-        raise ToolFailed(error.message, hint=error.hint) from error
+    return run.target.finish(run.job, folder, quiet=run.quiet)
 
 
 _RUN = {"checkpoint": _checkpoint, "accuracy": _accuracy, "engine": _engine}

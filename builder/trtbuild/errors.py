@@ -31,11 +31,11 @@ class UsageError(TrtbuildError):
     exit_code = 2
 
 
-class ToolFailed(TrtbuildError):
-    """A step behind finished work failed; what was finished is kept, and the same command goes on from there."""
-
-
 class CheckFailed(TrtbuildError):
     """A check did its work and found something (exit code 3)."""
 
     exit_code = 3
+
+
+class ToolFailed(TrtbuildError):
+    """A program that trtbuild needs is missing or failed; what was made before it is good, and the same command can go on from there."""

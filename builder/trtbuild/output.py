@@ -73,6 +73,13 @@ def _stage_of(path: Path) -> Path:
     return path.parent / f".{path.name}.partial"
 
 
+def place_of(folder: Path) -> Path:
+    """Return where a folder under construction will be; any other folder is where it is."""
+    path = folder.absolute()
+    is_stage = path.name.startswith(".") and path.name.endswith(".partial")
+    return path.with_name(path.name[1:].removesuffix(".partial")) if is_stage else path
+
+
 def _allocated(folder: Path) -> int:
     """Return the bytes a folder takes on disk; files under construction may have holes."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
@@ -126,7 +133,7 @@ def _is_of(stage: Path, work: str) -> bool:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Say whether the same work may succeed the next time: it was interrupted, a disk or a tool failed, or a check refused what was made."""
+    """Say whether the same work may succeed the next time: it was interrupted, a disk or a program failed, or a check refused what was made."""
     return isinstance(error, (KeyboardInterrupt, OSError, CheckFailed, ToolFailed)) or isinstance(
         error.__cause__, OSError
     )

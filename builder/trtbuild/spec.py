@@ -220,7 +220,7 @@ class Engine(Section):
     gather_context_logits: bool = Field(False, description="Make the logits of prompts available.")
     gather_generation_logits: bool = Field(False, description="Make the logits of answers available.")
     gemm_plugin: Literal["auto", "float16", "bfloat16", "float32", "fp8", "nvfp4", "disable"] | None = Field(
-        None, description="GEMM plugin; empty: auto for unquantized 16-bit models, else disable."
+        None, description="GEMM plugin; empty: auto for unquantized 16-bit models, nvfp4 for NVFP4, else disable."
     )
     gemm_swiglu_plugin: Literal["fp8", "disable"] = Field("disable", description="Fused FP8 SwiGLU; Hopper only.")
     low_latency_gemm_plugin: Literal["fp8", "disable"] = Field("disable", description="FP8 GEMM for small batches.")
@@ -248,6 +248,9 @@ class Engine(Section):
     strip_plan: bool = Field(False, description="Leave weights out of the engine; it is refitted from the checkpoint.")
     weight_streaming: bool = Field(
         False, description="Keep a part of the weights in host memory; needs gemm_plugin disable."
+    )
+    gpu_weights_percent: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="Share of the weights that a server keeps on the GPU, 0 to 1; needs weight_streaming."
     )
     weight_sparsity: bool = Field(False, description="Use 2:4 sparse kernels; weights must be pruned so.")
 

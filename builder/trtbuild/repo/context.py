@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
+from trtbuild.repo.engine_settings import Value, engine_parameters
 from trtbuild.spec import Deployment
 from trtbuild.trtllm.engine import Engine
 
@@ -59,7 +60,7 @@ class RepoContext(BaseModel):
     tokens_per_block: Positive
     num_blocks: Positive
     kv_cache_max_tokens: Positive | None
-    kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    engine_parameters: dict[str, Value] = {}
     cancellation_check_period_ms: Positive = 100
     stats_check_period_ms: Positive = 100
 
@@ -142,11 +143,12 @@ def _build(
     # The reference target computes logits in float32 whatever the checkpoint's dtype, an engine as it was built.
     logits_dtype, max_batch_size = "float32", limits.max_batch_size
     kv_cache_max_tokens: int | None = limits.kv_tokens
+    parameters: dict[str, Value] = {}
     if variant == "engine":
         if "engine_dir" not in paths:
             raise TrtbuildError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
-        logits_dtype, max_batch_size = _of_engine(
-            paths["engine_dir"], checkpoint_config, deployment.limits.max_batch_size, limits.max_batch_size
+        logits_dtype, max_batch_size, parameters = _of_engine(
+            paths["engine_dir"], checkpoint_config, deployment, limits.max_batch_size
         )
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
     return RepoContext(
@@ -169,33 +171,34 @@ def _build(
         tokens_per_block=limits.tokens_per_block,
         num_blocks=limits.num_blocks,
         kv_cache_max_tokens=kv_cache_max_tokens,
+        engine_parameters=parameters,
         **{name: _seen_by_server(path, path_map) for name, path in paths.items()},
     )
 
 
 def _of_engine(
-    engine_dir: Path, checkpoint_config: Mapping[str, Any], asked: int | None, default: int
-) -> tuple[str, int]:
-    """Return the dtype of the engine's logits, and how large a batch may be: what was asked for, or what it was built for.
+    engine_dir: Path, checkpoint_config: Mapping[str, Any], deployment: Deployment, default: int
+) -> tuple[str, int, dict[str, Value]]:
+    """Return the dtype of the engine's logits, how large a batch may be (what was asked for, or what it was built for), and its parameters.
 
     An engine that is not there yet, since it is built elsewhere, is taken to be built from the checkpoint with the same limits.
 
     Raises:
-        TrtbuildError: the repository would promise a larger batch than the engine takes, or the folder holds no engine.
+        TrtbuildError: the repository would promise what the engine does not have, or the folder holds no engine.
     """
     if not engine_dir.is_dir():
         logger.warning(
             "note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", engine_dir
         )
-        return str(checkpoint_config["logits_dtype"]), default
-    engine = Engine.open(engine_dir)
+        return str(checkpoint_config["logits_dtype"]), default, engine_parameters(deployment, None)
+    engine, asked = Engine.open(engine_dir), deployment.limits.max_batch_size
     if asked is not None and asked > engine.max_batch_size:
         raise TrtbuildError(
             f"limits.max_batch_size={asked} in trtbuild.yaml exceeds max_batch_size={engine.max_batch_size} in "
             f"{engine_dir / 'config.json'}",
             hint=f"use at most {engine.max_batch_size}, or build the engine for {asked}",
         )
-    return engine.logits_dtype, asked or engine.max_batch_size
+    return engine.logits_dtype, asked or engine.max_batch_size, engine_parameters(deployment, engine)
 
 
 def _logits_datatype(dtype: str) -> Literal["TYPE_FP32", "TYPE_FP16"]:

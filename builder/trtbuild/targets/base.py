@@ -118,6 +118,13 @@ class Target(Protocol):
             UsageError: it cannot be built like this; the message names the nearest that can.
         """
 
+    def preflight(self, job: Job) -> None:
+        """Look for what `finish` needs on this machine, before an hour of conversion.
+
+        Raises:
+            ToolFailed: something is missing.
+        """
+
     def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         """Make of folder/checkpoint what the server loads, beside it in the same folder.
 
@@ -125,7 +132,7 @@ class Target(Protocol):
             What the manifest records.
 
         Raises:
-            TrtbuildError: a tool that is needed is missing, or failed.
+            ToolFailed: a program that is needed is missing, or failed; the checkpoint is good.
         """
 
 

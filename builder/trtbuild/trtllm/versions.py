@@ -73,6 +73,8 @@ class Feature(Enum):
     ENGINE = "builds and serves TensorRT engines"
     LLM_API = "serves Hugging Face folders through the PyTorch backend"
     AUTO_PARALLEL = "trtllm-build --auto_parallel"
+    GEMM_ALLREDUCE = "trtllm-build --gemm_allreduce_plugin"
+    NORM_QUANT_FUSION = "trtllm-build --norm_quant_fusion"
     CONFIG_FLAG = "trtllm-serve --config"
     CLI_BEATS_YAML = "options of trtllm-serve win over its YAML file"
     SAMPLER_TYPE = "sampler_type of the LLM API"
@@ -99,6 +101,8 @@ FEATURES: dict[Feature, Span] = {
     Feature.ENGINE: Span(None, "1.3.0rc21", "known", "release text of 1.3.0rc20: last candidate with the TensorRT backend"),
     Feature.LLM_API: Span("1.0.0", None, "known", "1.0 release notes: PyTorch is the default backend"),
     Feature.AUTO_PARALLEL: Span(None, "1.1.0", "inferred", "gone in the source of 1.1; no note says when"),
+    Feature.GEMM_ALLREDUCE: Span("0.19.0", None, "inferred", "missing in build logs of 0.17.0.post1 and 0.18.0 (TensorRT-LLM #2810, #3654), there in one of 0.20.0"),
+    Feature.NORM_QUANT_FUSION: Span("0.19.0", None, "inferred", "missing in a build log of 0.17.0.post1 (TensorRT-LLM #2810), there in one of 0.20.0"),
     Feature.CONFIG_FLAG: Span("1.2.0", None, "inferred", "alias seen in 1.2-era source"),
     Feature.CLI_BEATS_YAML: Span("1.3.0rc0", None, "inferred", "seen in newest source, not in 1.2-era source"),
     Feature.SAMPLER_TYPE: Span("1.1.0", "1.3.0rc21", "inferred", "field tables of 1.1 to 1.3"),

@@ -11,7 +11,7 @@ import pytest
 
 from trtbuild import building
 from trtbuild.convert import work
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import ToolFailed
 from trtbuild.targets import base
 from trtbuild.targets.base import Job
 
@@ -28,6 +28,9 @@ class Recorder:
     def check(self, job: Job) -> list[str]:
         """Return a note that names the release."""
         return [f"for {job.release}"]
+
+    def preflight(self, job: Job) -> None:
+        """Need nothing."""
 
     def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         """Write engine/size."""
@@ -143,7 +146,7 @@ def test_from_does_a_stage_again_and_skips_the_ones_before(
     assert "for these inputs" in err
 
 
-@pytest.mark.parametrize("failure", [TrtbuildError("no space on the GPU", hint="free some"), KeyboardInterrupt()])
+@pytest.mark.parametrize("failure", [ToolFailed("no space on the GPU", hint="free some"), KeyboardInterrupt()])
 def test_a_failed_engine_costs_no_checkpoint(
     target: type[Recorder],
     settings: Settings,
