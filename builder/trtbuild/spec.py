@@ -10,11 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.gpus import find_gpu
 from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -197,6 +195,8 @@ class Hardware(Section):
     @model_validator(mode="after")
     def _known_gpu(self) -> Hardware:
         if self.gpu is not None:
+            from trtbuild.gpus import find_gpu
+
             find_gpu(self.gpu)
         return self
 
@@ -269,12 +269,9 @@ def load(path: Path) -> Deployment:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TrtbuildError(f"cannot read {path}: {error}", hint="name a trtbuild.yaml or a model folder") from error
-    try:
-        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # derives from SafeLoader
-    except yaml.YAMLError as error:
-        raise UsageError(
-            f"{path} is not valid YAML: {error}", hint="`trtbuild init MODEL` writes a valid one"
-        ) from error
+    from trtbuild.yaml_text import parse_yaml  # a model folder needs no YAML
+
+    data = parse_yaml(text, origin=str(path))
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds {type(data).__name__}, not a mapping of sections", hint="see `trtbuild schema`")
     deployment = parse(data, origin=str(path))
@@ -330,17 +327,3 @@ def _with_absolute_paths(deployment: Deployment, base: Path) -> Deployment:
         file = str(base / Path(deployment.accuracy.file).expanduser())
         changes["accuracy"] = deployment.accuracy.model_copy(update={"file": file})
     return deployment.model_copy(update=changes)
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """The safe loader, except that a key given twice is an error instead of a silent last-one-wins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (str, int)) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
-            if isinstance(key, (str, int)):
-                seen.add(key)
-        return super().construct_mapping(node, deep=deep)

@@ -18,7 +18,6 @@ from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
 from trtbuild.errors import TrtbuildError
-from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.recipes import Recipes
@@ -116,6 +115,10 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
 
 
 def _check_hardware(deployment: Deployment) -> list[str]:
+    if deployment.hardware.gpu is None:
+        return []
+    from trtbuild.hardware import check_hardware
+
     quantization = deployment.quantization
     return check_hardware(
         deployment.hardware.gpu,
