@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
-from trtbuild.convert.run import plan_deployment, write_bytes
+from trtbuild.convert.run import plan_deployment
 from trtbuild.convert.unified_plan import describe
 from trtbuild.dtypes import SIZES
 from trtbuild.limits import resolve_limits
@@ -48,15 +48,16 @@ def plan(deployment: Deployment) -> dict[str, Any]:
         layers = len(parallel.layers(layout.dims.num_layers, rank.pp_rank))
         per_token = 2 * layers * local_heads * layout.dims.head_dim * element
         kv_ranks.append({"rank": rank.index, "bytes_per_token": per_token, "pool_bytes": per_token * limits.kv_tokens})
+    described = describe(conversion, [deployment.target], tensors=False)
     return {
         "target": deployment.target,
         "is_converted": True,
-        "conversion": describe(conversion, [deployment.target], tensors=False),
+        "conversion": described,
         "limits": {
             **asdict(limits),
             "kv_tokens": limits.kv_tokens,
             "full_length_sequences": limits.kv_tokens // limits.max_seq_len,
         },
         "kv_cache": kv_ranks,
-        "disk_bytes": write_bytes(conversion, deployment.target),
+        "disk_bytes": described["write_bytes"],
     }

@@ -21,7 +21,8 @@ from trtbuild.errors import UsageError
 from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
-from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
+from trtbuild.quant.sources import declared_method, read_quantized
+from trtbuild.quant.sources.result import QuantizedSource
 from trtbuild.safetensors_file import TensorReader, read_header
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
 from trtbuild.spec import Deployment

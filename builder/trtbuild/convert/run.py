@@ -17,8 +17,7 @@ from trtbuild.console import progress
 from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
-from trtbuild.errors import TrtbuildError
-from trtbuild.hardware import check_hardware
+from trtbuild.errors import CheckFailed, TrtbuildError
 from trtbuild.names import LAYOUTS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.recipes import Recipes
@@ -118,6 +117,10 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
 
 
 def _check_hardware(deployment: Deployment) -> list[str]:
+    if deployment.hardware.gpu is None:
+        return []
+    from trtbuild.hardware import check_hardware
+
     quantization = deployment.quantization
     return check_hardware(
         deployment.hardware.gpu,
@@ -262,7 +265,7 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
         quiet: show no progress.
 
     Raises:
-        TrtbuildError: a tensor is another than then, though size and time of its file are the same.
+        CheckFailed: a tensor is another than then, though size and time of its file are the same.
     """
     from trtbuild.convert.execute import digest_source
 
@@ -272,7 +275,7 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
         found = digest_source(plan, parts, advance=advance)
     changed = sorted(label for label, digest in found.items() if expected.get(label) != digest)
     if changed:
-        raise TrtbuildError(
+        raise CheckFailed(
             f"{plan.source.path}: {len(changed)} tensors are not those that were converted: {', '.join(changed[:5])}",
             hint="convert again with --force, or restore the model",
         )

@@ -106,7 +106,8 @@ def build_context(
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
-        TrtbuildError: a value does not fit, or the engine and the deployment disagree.
+        UsageError: a value does not fit, or the engine and the deployment disagree.
+        TrtbuildError: a file is missing or damaged.
     """
     try:
         return _build(
@@ -128,7 +129,7 @@ def build_context(
         ) from error
     except ValidationError as error:
         details = "; ".join(f"{item['loc'][0]} = {item['input']!r}: {item['msg']}" for item in error.errors())
-        raise TrtbuildError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
+        raise UsageError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
 
 
 def _build(
@@ -146,7 +147,7 @@ def _build(
     parameters: dict[str, Value] = {}
     if variant == "engine":
         if "engine_dir" not in paths:
-            raise TrtbuildError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
+            raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
         logits_dtype, max_batch_size, parameters = _of_engine(
             paths["engine_dir"], checkpoint_config, deployment, limits.max_batch_size
         )
@@ -193,7 +194,7 @@ def _of_engine(
         return str(checkpoint_config["logits_dtype"]), default, engine_parameters(deployment, None)
     engine, asked = Engine.open(engine_dir), deployment.limits.max_batch_size
     if asked is not None and asked > engine.max_batch_size:
-        raise TrtbuildError(
+        raise UsageError(
             f"limits.max_batch_size={asked} in trtbuild.yaml exceeds max_batch_size={engine.max_batch_size} in "
             f"{engine_dir / 'config.json'}",
             hint=f"use at most {engine.max_batch_size}, or build the engine for {asked}",

@@ -22,7 +22,8 @@ from trtbuild.errors import ToolFailed
 from trtbuild.machine import available_memory_bytes
 from trtbuild.output import check_space, place_of, staged_folder, write_atomically
 from trtbuild.serve.exit_status import describe_status
-from trtbuild.targets.base import CHECKPOINT, Job
+from trtbuild.manifest import CHECKPOINT
+from trtbuild.targets.base import Job
 from trtbuild.trtllm.build_check import check_engine, check_files
 from trtbuild.trtllm.build_failures import diagnose
 from trtbuild.trtllm.build_log import BuildProgress
