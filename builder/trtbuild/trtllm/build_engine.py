@@ -20,9 +20,9 @@ from trtbuild import manifest
 from trtbuild.console import progress
 from trtbuild.errors import ToolFailed
 from trtbuild.machine import available_memory_bytes
+from trtbuild.manifest import CHECKPOINT
 from trtbuild.output import check_space, place_of, staged_folder, write_atomically
 from trtbuild.serve.exit_status import describe_status
-from trtbuild.manifest import CHECKPOINT
 from trtbuild.targets.base import Job
 from trtbuild.trtllm.build_check import check_engine, check_files
 from trtbuild.trtllm.build_failures import diagnose
