@@ -1,5 +1,5 @@
-"""A build folder: trtbuild.yaml (resolved), checkpoint/ with the tokenizer inside, manifest.json, and evaluation.json and .html where accuracy has
-limits.
+"""A build folder: trtbuild.yaml (resolved), checkpoint/ with the tokenizer inside, what the target makes of it, manifest.json, and evaluation.json
+and .html where accuracy has limits.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from trtbuild.convert.run import convert_into, inputs_key, plan_deployment
 from trtbuild.errors import UsageError
 from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
-from trtbuild.limits import resolve_limits
 from trtbuild.output import check_output, check_space, staged_folder
 from trtbuild.spec import Accuracy, Deployment
+from trtbuild.targets.base import CHECKPOINT, Job, load_target
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT = "checkpoint"
 CONFIG = "trtbuild.yaml"
 #: The report of the accuracy gate; only in builds that have one.
 EVALUATION = "evaluation.json"
 #: Targets whose artifact this version can build to the end.
-_BUILDS = ("reference",)
+BUILDS = ("pytorch", "reference")
 #: For the others: what would be built, and how to go on from what `convert` writes.
 _ELSEWHERE = {
     "tensorrt": (
         "engines",
         "`trtllm-build --checkpoint_dir ckpt --output_dir engine` where TensorRT-LLM 0.17 to 1.2 is installed",
     ),
-    "pytorch": ("for the PyTorch backend", "`trtllm-serve ckpt` where TensorRT-LLM 1.0 or later is installed"),
 }
 
 
@@ -45,7 +43,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
         TrtbuildError: the inputs are unusable, or the folder exists and is of other inputs.
         CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; it stays in the hidden folder of unfinished work.
     """
-    if deployment.target not in _BUILDS:
+    if deployment.target not in BUILDS:
         what, then = _ELSEWHERE[deployment.target]
         raise UsageError(
             f"this version does not build {what} (target '{deployment.target}')",
@@ -53,7 +51,8 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
             "or build with --target reference",
         )
     plan = plan_deployment(deployment)
-    resolve_limits(deployment, plan.dims.max_position_embeddings, plan.dims.rope.scaling if plan.dims.rope else None)
+    job, target = Job.of(deployment, plan), load_target(deployment.target)
+    notes = target.check(job)
     check_gate(plan.source, deployment.accuracy)
     key = inputs_key(plan, [deployment], "build")
     # What the conversion depends on: a checkpoint that was refused is taken up again when the limits are others.
@@ -63,7 +62,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
         return _summary(output, deployment, unchanged=True)
     check_output(output, force=force, keep=(plan.source.path,))
     check_space(output, plan.write_bytes + plan.recipe_bytes)
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *notes):
         logger.warning("note: %s", warning)
     with staged_folder(output, work=work, needed=plan.write_bytes) as stage:
         (stage / CHECKPOINT).mkdir(exist_ok=True)
@@ -79,6 +78,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
             report=stage / EVALUATION,
             quiet=quiet,
         )
+        artifact = target.finish(job, stage, quiet=quiet)
         (stage / CONFIG).write_text(render(deployment), encoding="utf-8")
         manifest.write(
             stage,
@@ -86,6 +86,7 @@ def build(deployment: Deployment, output: Path, *, force: bool, memory_bytes: in
                 **manifest.header("build"),
                 "inputs_key": key,
                 "target": deployment.target,
+                **({"artifact": artifact} if artifact else {}),
                 "source": checkpoint["source"],
                 "seconds": checkpoint["seconds"],
                 "peak_rss_bytes": checkpoint["peak_rss_bytes"],

@@ -80,6 +80,8 @@ def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
         f"length), {size(largest['bytes_per_token'])} per token and {size(largest['pool_bytes'])} on the fullest rank",
         soft_wrap=True,
     )
+    for note in plan.get("notes", ()):
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
 
 
 def print_conversion(manifests: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.building import CHECKPOINT
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
@@ -17,6 +16,7 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.names import TARGETS
 from trtbuild.safetensors_file import TensorInfo, read_header
 from trtbuild.spec import parse
+from trtbuild.targets.base import CHECKPOINT
 
 #: Of the tensors with an error, the report lists so many, the worst first.
 _WORST = 10

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.building import CHECKPOINT
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
@@ -24,6 +23,7 @@ from trtbuild.quant.calibrate.samples import Samples, load_samples
 from trtbuild.quant.sources import declared_method
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Accuracy, parse
+from trtbuild.targets.base import CHECKPOINT
 from trtbuild.unified_checkpoint import UnifiedCheckpoint
 
 logger = logging.getLogger(__name__)
