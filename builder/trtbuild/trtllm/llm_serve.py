@@ -79,8 +79,20 @@ def yaml_text(arguments: Mapping[str, Any], release: Release) -> str:
 
 def dump(arguments: Mapping[str, Any]) -> str:
     """Return arguments as YAML, one value on one line, in the order given."""
-    text: str = yaml.safe_dump(dict(arguments), sort_keys=False, width=float("inf"), allow_unicode=True)
+    text: str = yaml.dump(dict(arguments), Dumper=_OneLine, sort_keys=False, width=float("inf"), allow_unicode=True)
     return text
+
+
+class _OneLine(yaml.SafeDumper):
+    """The safe dumper, except that a text of several lines is written on one, with escapes."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = '"' if "".join(value.splitlines()) != value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_OneLine.add_representer(str, _text)
 
 
 def config_flag(release: Release) -> str:
