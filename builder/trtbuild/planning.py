@@ -14,6 +14,7 @@ from trtbuild.limits import resolve_limits
 from trtbuild.parallel import Parallel
 from trtbuild.source import SourceCheckpoint, read_config
 from trtbuild.spec import Deployment
+from trtbuild.targets.base import Job, load_target
 
 #: Bytes of one element of a quantized KV cache (FP8 and INT8).
 _QUANTIZED_KV_BYTES = 1
@@ -41,6 +42,7 @@ def plan(deployment: Deployment) -> dict[str, Any]:
     limits = resolve_limits(
         deployment, layout.dims.max_position_embeddings, layout.dims.rope.scaling if layout.dims.rope else None
     )
+    target_notes = load_target(deployment.target).check(Job.of(deployment, conversion))
     element = _QUANTIZED_KV_BYTES if layout.kv_format else SIZES[layout.dtype]
     local_heads = max(layout.dims.num_kv_heads // parallel.tp_size, 1)
     kv_ranks = []
@@ -59,5 +61,6 @@ def plan(deployment: Deployment) -> dict[str, Any]:
             "full_length_sequences": limits.kv_tokens // limits.max_seq_len,
         },
         "kv_cache": kv_ranks,
+        "notes": target_notes,
         "disk_bytes": described["write_bytes"],
     }

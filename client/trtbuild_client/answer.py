@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _TEXT = "text_output"
 _SERVER_FIELDS = tuple(each.name for each in fields(ServerStats))
+#: What TensorRT-LLM's llmapi model calls them, where it differs.
+_OTHER_NAMES = {"kv_cache_reused_blocks": "kv_cache_reused_block"}
+#: Texts of `finish_reason` that say the same as ours; others are none of them.
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class Answer:
@@ -124,13 +128,22 @@ class Answer:
             row: list[float] = beams.reshape(-1, beams.shape[-1])[0].tolist() if beams.size else []
             self._log_probs += row
         if self._values.get("return_perf_metrics"):
-            found = {name: value for name in _SERVER_FIELDS if (value := self._scalar(name)) is not None}
+            found = {name: value for name in _SERVER_FIELDS if (value := self._measured(name)) is not None}
             self.server = ServerStats(**found) if found else self.server
+
+    def _measured(self, name: str) -> Any:
+        """Return a measurement as a number; the stock llmapi model sends numbers as text."""
+        value = self._scalar(name)
+        value = self._scalar(_OTHER_NAMES[name]) if value is None and name in _OTHER_NAMES else value
+        return _number(value) if isinstance(value, bytes) else value
 
     def _scalar(self, name: str) -> Any:
         """Return the only value of an output, None when the reply lacks it; 0 is a value."""
         array = self._outputs.get(name)
-        return None if array is None or array.size == 0 else array.ravel()[0].item()
+        if array is None or array.size == 0:
+            return None
+        value = array.ravel()[0]
+        return value if isinstance(value, bytes) else value.item()
 
     def _add(self, text: str) -> str:
         certain, self.is_stopped = self._cutter.push(text)
@@ -142,6 +155,9 @@ class Answer:
             return "cancelled" if record.outcome == "cancelled" else None
         if self.is_stopped:
             return "stop"
+        said = self._scalar("finish_reason")
+        if isinstance(said, bytes) and (reason := _REASONS.get(said.decode("utf-8", "replace"))) is not None:
+            return reason
         if record.counted_by != "server" or self._values.get("beam_width", 1) > 1:
             return None
         return "length" if record.output_tokens >= record.max_tokens else "stop"
@@ -156,3 +172,10 @@ class Answer:
         if self._log_probs and not any(self._log_probs):
             doubts.append("all log probabilities are 0: greedy decoding normalizes them away")
         return doubts
+
+
+def _number(text: bytes) -> int | float | None:
+    try:
+        return float(text) if b"." in text else int(text)
+    except ValueError:
+        return None

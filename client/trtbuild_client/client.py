@@ -38,7 +38,7 @@ class Client:
 
     Args:
         url: host:port of the gRPC endpoint.
-        model: a model that takes and gives text: ensemble or tensorrt_llm_bls.
+        model: a model that takes and gives text: ensemble or tensorrt_llm_bls; for target pytorch tensorrt_llm.
         timeout_s: seconds for a whole answer, None for no limit.
         connect_timeout_s: seconds for the server to answer a question about itself, at most `timeout_s`.
         first_token_timeout_s: seconds until the first token, None for no limit of its own.
@@ -158,7 +158,7 @@ class Client:
         self,
         prompt: str,
         *,
-        text_mode: TextMode = "delta",
+        text_mode: TextMode | None = None,
         tensors: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         timeout_s: float | None = None,
@@ -169,7 +169,8 @@ class Client:
         Args:
             prompt: text to continue.
             text_mode: "delta" if each response of the server holds only new text (ensemble, tensorrt_llm_bls),
-                "cumulative" if it holds all text so far (tensorrt_llm_bls with accumulate_tokens).
+                "cumulative" if it holds all text so far (tensorrt_llm_bls with accumulate_tokens). None: as the model does by its
+                inputs, which tell TensorRT-LLM's llmapi model (cumulative) from the others (delta).
             tensors: as in `generate`.
             request_id: as in `generate`.
             timeout_s: as in `generate`.
@@ -210,7 +211,7 @@ class Client:
         prompt: str,
         *,
         is_streaming: bool,
-        text_mode: TextMode = "delta",
+        text_mode: TextMode | None = None,
         tensors: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         timeout_s: float | None = None,
@@ -232,6 +233,8 @@ class Client:
         """
         values, warnings = settle(validate({"max_tokens": defaults.MAX_TOKENS, **options}))
         limit_s = seconds(timeout_s, "timeout_s") or self._timeout_s
+        if text_mode is None:
+            text_mode = "cumulative" if self.info.sends_all_text else "delta"
         if text_mode not in get_args(TextMode):
             raise InvalidRequest(f"text_mode={text_mode!r}", hint=f"It must be one of {', '.join(get_args(TextMode))}.")
         if not isinstance(prompt, str):

@@ -48,6 +48,11 @@ class ModelInfo:
         """Whether tensors carry a batch dimension."""
         return self.max_batch_size > 0
 
+    @property
+    def sends_all_text(self) -> bool:
+        """Whether each response of a stream repeats the text before it: TensorRT-LLM's llmapi model, known by its own names of inputs."""
+        return "sampling_param_max_tokens" in self.inputs
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

@@ -63,6 +63,8 @@ def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
         f"KV pool: {limits['num_blocks']} blocks of {limits['tokens_per_block']} tokens ({limits['full_length_sequences']} sequences of full "
         f"length), {size(largest['bytes_per_token'])} per token and {size(largest['pool_bytes'])} on the fullest rank"
     )
+    for note in plan.get("notes", ()):
+        print_text(f"note: {note}")
 
 
 def print_conversion(manifests: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:

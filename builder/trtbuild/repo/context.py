@@ -18,11 +18,17 @@ from trtbuild.limits import ResolvedLimits, resolve_limits
 from trtbuild.repo.engine_settings import Value, engine_parameters
 from trtbuild.spec import Deployment
 from trtbuild.trtllm.engine import Engine
+from trtbuild.trtllm.llm_serve import dump
+from trtbuild.trtllm.llm_settings import Facts, arguments
+from trtbuild.trtllm.versions import DEFAULT, Feature, find_release
 
 logger = logging.getLogger(__name__)
 
+Variant = Literal["reference", "engine", "llmapi"]
 #: Target -> folder of the templates that differ between targets.
-VARIANTS: dict[str, Literal["reference", "engine"]] = {"reference": "reference", "tensorrt": "engine"}
+VARIANTS: dict[str, Variant] = {"reference": "reference", "tensorrt": "engine", "pytorch": "llmapi"}
+#: Variants whose one model takes and gives text, so that they have none of the common models.
+STANDALONE: frozenset[str] = frozenset({"llmapi"})
 
 #: dtype of logits -> Triton's name; the C++ backend knows no other.
 LOGITS_DATATYPES: dict[str, Literal["TYPE_FP32", "TYPE_FP16"]] = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
@@ -36,7 +42,7 @@ class RepoContext(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    variant: Literal["reference", "engine"]
+    variant: Variant
     max_batch_size: Positive
     max_seq_len: Positive
     max_num_tokens: Positive
@@ -63,6 +69,10 @@ class RepoContext(BaseModel):
     engine_parameters: dict[str, Value] = {}
     cancellation_check_period_ms: Positive = 100
     stats_check_period_ms: Positive = 100
+    tensorrt_llm: str = ""
+    llm_args: dict[str, Any] = {}
+    llmapi_max_batch_size: Literal[0] = 0
+    llmapi_lora_inputs: bool = False
 
     @field_validator("tokenizer_dir", "checkpoint_dir", "engine_dir")
     @classmethod
@@ -81,9 +91,14 @@ class RepoContext(BaseModel):
         """The stop words as a JSON list, none when there are none."""
         return json.dumps(self.stop_words, ensure_ascii=False) if self.stop_words else None
 
+    @property
+    def llm_args_yaml(self) -> str:
+        """The arguments of the LLM API as YAML; empty for other variants."""
+        return dump(self.llm_args) if self.llm_args else ""
+
     def values(self) -> dict[str, Any]:
         """Return every name a template may use with its value."""
-        return {**self.model_dump(), "stop_words_json": self.stop_words_json}
+        return {**self.model_dump(), "stop_words_json": self.stop_words_json, "llm_args_yaml": self.llm_args_yaml}
 
 
 def build_context(
@@ -152,7 +167,9 @@ def _build(
             paths["engine_dir"], checkpoint_config, deployment, limits.max_batch_size
         )
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
+    more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map) if variant == "llmapi" else {}
     return RepoContext(
+        **more,
         variant=variant,
         max_batch_size=max_batch_size,
         max_seq_len=limits.max_seq_len,
@@ -175,6 +192,46 @@ def _build(
         engine_parameters=parameters,
         **{name: _seen_by_server(path, path_map) for name, path in paths.items()},
     )
+
+
+def _of_llm_api(
+    deployment: Deployment,
+    checkpoint_config: Mapping[str, Any],
+    limits: ResolvedLimits,
+    paths: Mapping[str, Path],
+    path_map: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Return what the model of the LLM API needs besides: its arguments, and which tensors its release has.
+
+    Raises:
+        UsageError: the release has no LLM API, or the deployment asks for what the one model does not do.
+    """
+    release, serving = find_release(deployment.tensorrt_llm or DEFAULT), deployment.serving
+    if not release.has(Feature.LLM_API):
+        raise UsageError(
+            f"TensorRT-LLM {release} has no PyTorch backend that serves Hugging Face folders (target pytorch)",
+            hint="set tensorrt_llm to 1.0.0 or later, or use --target tensorrt",
+        )
+    if serving.chat_template:
+        raise UsageError(
+            "serving.chat_template is on, and the model of target pytorch takes prompts as they are",
+            hint="set it to false and send prompts with the template applied, or serve chats with trtllm-serve (serve.sh of the build)",
+        )
+    facts = Facts(
+        deployment,
+        release,
+        limits,
+        checkpoint_config.get("kv_cache_quant_algo"),
+        lambda folder: _seen_by_server(Path(folder), path_map),
+    )
+    folders = {"model": _seen_by_server(paths["checkpoint_dir"], path_map)}
+    if paths["tokenizer_dir"] != paths["checkpoint_dir"]:
+        folders["tokenizer"] = _seen_by_server(paths["tokenizer_dir"], path_map)
+    return {
+        "tensorrt_llm": release.name,
+        "llm_args": {**folders, **arguments(facts)},
+        "llmapi_lora_inputs": release.has(Feature.LLMAPI_LORA_INPUTS),
+    }
 
 
 def _of_engine(

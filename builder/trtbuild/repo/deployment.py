@@ -7,7 +7,8 @@ from pathlib import Path
 from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.checkpoint_kinds import is_rank_folder
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.repo.context import VARIANTS, RepoContext, build_context
+from trtbuild.names import LAYOUTS
+from trtbuild.repo.context import RepoContext, build_context
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
@@ -30,14 +31,9 @@ def context_of(
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
-        UsageError: no checkpoint is named, or this version renders no repository for the target.
+        UsageError: no checkpoint is named, or it is not of the kind that the target serves.
         TrtbuildError: a folder cannot serve.
     """
-    if deployment.target not in VARIANTS:
-        raise UsageError(
-            f"this version renders no repository for target '{deployment.target}', only for {', '.join(VARIANTS)}",
-            hint="serve the folder that `trtbuild convert --target pytorch` wrote with trtllm-serve, or use --target reference",
-        )
     if checkpoint_dir is None:
         raise UsageError("no checkpoint is named", hint="add --checkpoint DIR, a folder that `trtbuild convert` wrote")
     if not (checkpoint_dir / "config.json").is_file():
@@ -50,8 +46,15 @@ def context_of(
         config = {
             "vocab_size": unified.dims.vocab_size,
             "max_position_embeddings": unified.dims.max_position_embeddings,
+            "rotary_scaling": unified.dims.rope.scaling if unified.dims.rope else None,
+            "kv_cache_quant_algo": unified.kv_cache_quant_algo,
         }
         tokenizer_dir = unified.tokenizer_dir or tokenizer_dir
+    elif LAYOUTS[deployment.target] == "unified":
+        raise UsageError(
+            f"{checkpoint_dir} holds rank files, and target '{deployment.target}' serves a Hugging Face folder",
+            hint=f"convert the model with `trtbuild convert --target {deployment.target}`",
+        )
     if not tokenizer_dir.is_dir():
         tokenizer_dir = Path(deployment.model.path)
     check_tokenizer(tokenizer_dir, chat_template=deployment.serving.chat_template)

@@ -85,6 +85,10 @@ class Feature(Enum):
     SEED_NAMES = "requests say seed and min_tokens"
     PERF_METRICS = "requests can ask for return_perf_metrics"
     NUM_TOKENS_OUTPUTS = "requests can ask for the numbers of tokens"
+    LLM_ARGS_READ = "arguments of the LLM API were read in source of this line or its neighbours"
+    DRAFT_ONE_MODEL = "a draft model runs inside the target's step"
+    CLEAR_GRAPH_SIZES = "cuda_graph_config takes batch_sizes and max_batch_size together"
+    LLMAPI_LORA_INPUTS = "Triton's llmapi model takes lora_* inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,10 @@ FEATURES: dict[Feature, Span] = {
     Feature.SEED_NAMES: Span("0.20.0", None, "known", "templates of branch r25.05, commit c2e65b8"),
     Feature.PERF_METRICS: Span("0.19.0", None, "known", "templates of 0.19"),
     Feature.NUM_TOKENS_OUTPUTS: Span("0.21.0", None, "inferred", "PR #5445 of June 2025"),
+    Feature.LLM_ARGS_READ: Span("1.1.0", None, "inferred", "llm_args.py of 1.1, 1.2 and 1.4 candidates; 1.0 is concluded from 1.1"),
+    Feature.DRAFT_ONE_MODEL: Span("1.4.0rc0", None, "inferred", "draft_target_one_model in newest source only"),
+    Feature.CLEAR_GRAPH_SIZES: Span("1.1.0", None, "inferred", "the 1.0 copy wants the list that it would generate"),
+    Feature.LLMAPI_LORA_INPUTS: Span("1.4.0rc0", None, "inferred", "newest triton_backend only"),
 }  # fmt: skip
 
 
@@ -171,7 +179,10 @@ class Release:
 
     def has(self, feature: Feature) -> bool:
         """Say whether this release has a feature."""
-        span = FEATURES[feature]
+        return self.within(FEATURES[feature])
+
+    def within(self, span: Span) -> bool:
+        """Say whether this release lies in a span."""
         since, until = (Version.parse(text) if text else None for text in (span.since, span.until))
         return (since is None or since <= self.version) and (until is None or self.version < until)
 

@@ -163,6 +163,15 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
         swap("ensemble", 'platform: "ensemble"', 'platform: "ensemble" model_transaction_policy { decoupled: true }'),
         {"ensemble-scheduling"},
     ),
+    "a model.yaml that says another thing than config.pbtxt": (
+        lambda repository: (
+            (repository / "tensorrt_llm" / "1" / "model.yaml").write_text(
+                "model: /m\ntriton_config: {decoupled: false, max_batch_size: 16}\n"
+            )
+            and None
+        ),
+        {"llmapi-differs"},
+    ),
     "decoupled differs": (swap("tensorrt_llm_bls", "decoupled: true", "decoupled: false"), {"decoupled-differs"}),
     "other tokenizer": (swap("postprocessing", '/tokenizer"', '/tokens"'), {"tokenizer-differs"}),
     "two postprocessings": (swap("postprocessing", "count: 1", "count: 2"), {"postprocessing-instances"}),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import yaml
+
 from trtbuild.repo.lint.findings import Problem
 from trtbuild.repo.lint.repository import Model, Repository
 
@@ -54,6 +56,34 @@ def postprocessing_instances(repository: Repository) -> Iterator[Problem]:
     count = sum(max(group.count, 1) for group in groups)
     if model is not None and count > 1:
         yield Problem(model.file, f"postprocessing has {count} instances, streamed text needs 1", "set count to 1")
+
+
+def llm_api_settings(repository: Repository) -> Iterator[Problem]:
+    """Find models of the LLM API whose model.yaml says something else than config.pbtxt, which a server may read alone.
+
+    launch_triton_server.py tells the server not to complete configurations; streams then hang until their clients give up (Triton
+    specification 2.3).
+    """
+    for model in repository.parsed():
+        for name in (file for file in model.files if file.endswith("/model.yaml")):
+            try:
+                data = yaml.safe_load((repository.path / name).read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+                yield Problem(name, f"it cannot be read: {error}", "correct it, or render again")
+                continue
+            theirs = data.get("triton_config") if isinstance(data, dict) else None
+            if not isinstance(theirs, dict) or "decoupled" not in theirs:
+                yield Problem(name, "it has no triton_config with the key 'decoupled'", "add it")
+                continue
+            policy = model.config.model_transaction_policy
+            mine = {"decoupled": policy.decoupled, "max_batch_size": model.config.max_batch_size}
+            for key, value in mine.items():
+                if (other := theirs.get(key, 0)) != value:
+                    yield Problem(
+                        name,
+                        f"triton_config.{key} is {str(other).lower()}, {model.file} says {str(value).lower()}",
+                        "set both to the same value: a server that does not complete configurations reads only the latter",
+                    )
 
 
 def _chain(repository: Repository, names: tuple[str, ...]) -> Iterator[tuple[Model, Model]]:

@@ -35,6 +35,7 @@ RULES: dict[str, tuple[Severity, Rule]] = {
     "ensemble-scheduling": ("error", ensemble.has_no_instances),
     "batch-sizes-differ": ("warning", agreement.batch_sizes),
     "decoupled-differs": ("error", agreement.decoupled),
+    "llmapi-differs": ("error", agreement.llm_api_settings),
     "tokenizer-differs": ("error", agreement.tokenizer_dirs),
     "postprocessing-instances": ("error", agreement.postprocessing_instances),
 }
