@@ -26,6 +26,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "probe": ("trtbuild.cli.probe:probe", "Measure TTFT, ITL, TPOT, latency and tokens/s of a server."),
     "demo": ("trtbuild.cli.demo:demo", "Run the whole path on a real small model, on a CPU."),
     "architectures": ("trtbuild.cli.architectures:architectures", "Print which models, targets and schemes there are."),
+    "versions": (
+        "trtbuild.cli.versions:versions",
+        "Print which container carries which TensorRT-LLM, TensorRT and driver.",
+    ),
     "doctor": ("trtbuild.cli.doctor:doctor", "Check whether this machine has what is needed."),
     "schema": ("trtbuild.cli.schema:schema", "Print the JSON Schema of trtbuild.yaml."),
 }

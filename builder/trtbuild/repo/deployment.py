@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.checkpoint_kinds import is_rank_folder
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.gpus import find_gpu
 from trtbuild.names import LAYOUTS
 from trtbuild.repo.context import RepoContext, build_context
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
+from trtbuild.trtllm.artifact import read_artifact
+from trtbuild.trtllm.compatibility import Installed, containers_with, require_compatible
+from trtbuild.trtllm.versions import find_release
 from trtbuild.unified_checkpoint import UnifiedCheckpoint
+
+logger = logging.getLogger(__name__)
 
 
 def context_of(
@@ -57,6 +64,8 @@ def context_of(
         )
     if not tokenizer_dir.is_dir():
         tokenizer_dir = Path(deployment.model.path)
+    if deployment.target == "tensorrt" and engine_dir is not None and engine_dir.is_dir():
+        _check_engine(deployment, engine_dir)
     check_tokenizer(tokenizer_dir, chat_template=deployment.serving.chat_template)
     return build_context(
         deployment,
@@ -66,3 +75,21 @@ def context_of(
         engine_dir=engine_dir,
         path_map=path_map,
     )
+
+
+def _check_engine(deployment: Deployment, engine_dir: Path) -> None:
+    """Raise TrtbuildError unless the release and the GPU that a deployment states can load an engine; warn where it states none."""
+    artifact = read_artifact(engine_dir)
+    sms = (find_gpu(deployment.hardware.gpu).sm,) if deployment.hardware.gpu else ()
+    if deployment.tensorrt_llm is not None:
+        installed = Installed.of_release(find_release(deployment.tensorrt_llm), sms=sms)
+    else:
+        installed = Installed("the server", sms=sms)
+        if artifact.tensorrt_llm:
+            boxes = containers_with(tensorrt_llm=artifact.tensorrt_llm, tensorrt=artifact.tensorrt)
+            logger.warning(
+                "note: trtbuild.yaml does not state tensorrt_llm; %s was built by %s: serve it with that release%s",
+                engine_dir, artifact.tensorrt_llm, f", {boxes[0].image}" if boxes else "",
+            )  # fmt: skip
+    for line in require_compatible(artifact, installed):
+        logger.warning("note: %s", line)

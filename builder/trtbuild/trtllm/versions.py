@@ -253,8 +253,9 @@ def find_release(typed: str) -> Release:
         raise UsageError(f"TensorRT-LLM {typed} is of a line that trtbuild does not know", hint=f"known: {_known()}")
     older = [release for release in of_line if release.version < version]
     near = older[-1] if older else of_line[0]
+    tensorrt = near.tensorrt if _precedes_removal(version) else ""
     return Release(
-        typed.strip().removeprefix("v"), near.tensorrt, near.cuda, near.python, near.modelopt, (), "inferred", near.transformers,
+        typed.strip().removeprefix("v"), tensorrt, near.cuda, near.python, near.modelopt, (), "inferred", near.transformers,
         f"not in the table; taken for {near.name}",
     )  # fmt: skip
 
@@ -267,6 +268,13 @@ def release_of_tag(tag: str) -> Release | None:
 def with_feature(feature: Feature) -> Iterator[Release]:
     """Yield the releases that have a feature, oldest first."""
     return (release for release in RELEASES if release.has(feature))
+
+
+def _precedes_removal(version: Version) -> bool:
+    """Say whether a release still has TensorRT inside; it went away together with engines (checkpoint specification 5)."""
+    until = FEATURES[Feature.ENGINE].until
+    end = Version.parse(until) if until else None
+    return end is None or version < end
 
 
 def _known() -> str:

@@ -98,6 +98,7 @@ def test_every_verb_has_an_example_and_the_common_options(verb: str, cli: Cli) -
         "probe",
         "demo",
         "doctor",
+        "versions",
     ],
 )
 def test_verbs_with_a_result_offer_it_as_json(verb: str, cli: Cli) -> None:
