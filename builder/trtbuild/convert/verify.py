@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.convert.blocks import BlockSource
+from trtbuild.convert.encoding import folded_multiplier
 from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.dtypes import numpy_dtype
@@ -125,7 +126,8 @@ class _Comparison:
     """One target tensor of all ranks against its source."""
 
     def __init__(self, checkpoint: Checkpoint, plan: ConversionPlan, slot: Slot, reader: TensorReader) -> None:
-        self._checkpoint, self._layout, self._slot, self._reader = checkpoint, plan.layout, slot, reader
+        self._checkpoint, self._plan, self._layout = checkpoint, plan, plan.layout
+        self._slot, self._reader = slot, reader
         self._constants = checkpoint.constants(slot, reader)
         self._form = plan.layout.form_of(slot) if plan.layout.is_quantized(slot) else None
         scheme = plan.layout.scheme_of(slot)
@@ -135,6 +137,9 @@ class _Comparison:
             for rank in plan.layout.parallel.ranks()
             if rank.pp_rank == slot.pp_rank
         ]
+        self._folded = self._folded_multiplier()
+        #: What was folded into a norm is known to the file alone; the weights behind it are compared through it.
+        self._is_folded = plan.layout.folded(slot) is not None
         self._reported: set[int] = set()
         self._max_error = 0.0
         self._error_square = self._source_square = 0.0
@@ -155,8 +160,10 @@ class _Comparison:
             found, scales = self._checkpoint.rows(self._slot, rank.index, first, count, constants, self._reader)
             wanted = expected[rows, columns] if block.ndim > 1 else expected[rows]
             allowed: Any = 0.0
+            if self._is_folded:
+                wanted = np.where(np.isfinite(found.astype(np.float32)), found.astype(np.float32), np.float32(np.nan))
             if self._form and scales:
-                multiplier = constants["pre_quant"][columns] if "pre_quant" in constants else None
+                multiplier = constants["pre_quant"][columns] if "pre_quant" in constants else self._folded
                 allowed = self._allowed(wanted, scales, multiplier)
                 found = found if multiplier is None else found * multiplier
             error = np.abs(found.astype(np.float32) - wanted)
@@ -171,6 +178,16 @@ class _Comparison:
                     f"{self._layout.scheme.name} allows (largest difference {float(np.nanmax(error)):.4g})",
                 )
             self._note(error, exact[rows])
+
+    def _folded_multiplier(self) -> NDArray[Any] | None:
+        """Return what the norm in front multiplies inputs by beyond the source's norm, [in] float32; None where nothing is folded."""
+        if self._form is None or not self._form.folds_norms:
+            return None
+        norm = self._layout.norm_of(self._slot)[0]
+        tensor = self._plan.source.tensors[norm.parts[0].source]
+        exact = tensor.read_rows(self._reader, 0, tensor.shape[0]).astype(np.float32) + np.float32(norm.rule.offset)
+        stored = self._reader.read(self._checkpoint.tensors[self._held[0][0].index][norm.target]).astype(np.float32)
+        return folded_multiplier(stored, exact)
 
     def _allowed(self, wanted: NDArray[Any], scales: Scales, multiplier: NDArray[Any] | None) -> NDArray[Any]:
         """Return how far the weights of a rank may be from the source, [rows, in]."""
