@@ -18,6 +18,7 @@ from trtbuild.convert.encoding import fold_norm, rounded_divisor
 from trtbuild.convert.execute import execute
 from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
+from trtbuild.convert.verify import compare_with_source
 from trtbuild.errors import TrtbuildError
 from trtbuild.names import SMOOTHQUANT_MODES
 from trtbuild.quant.recipes import Recipe, Recipes, SearchSettings, write_layer
@@ -158,6 +159,36 @@ def test_scales_that_are_split_otherwise_are_refused_instead_of_misread(make_mod
     write_safetensors(tmp_path / "work" / "out" / "rank0.safetensors", tensors)
     with pytest.raises(TrtbuildError, match="split in a way that this version does not read"):
         Checkpoint.open(tmp_path / "work" / "out").input_roundings()
+
+
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_a_damaged_norm_is_found_by_what_it_feeds(part: str, tmp_path: Path) -> None:
+    options = ConversionOptions("int8_smoothquant", dtype="float16", smoothquant_mode="per_tensor_per_token")
+    plan = plan_conversion(OpenedSource(SourceCheckpoint.open(GOLDENS / "gpt2" / "source")), options)
+    divisors: dict[int, dict[str, Recipe]] = {}
+    for slot in plan.layout.slots:
+        if slot.rule.quantizable:
+            columns = slot.parts[0].shape[1]
+            recipe = Recipe(np.linspace(0.3, 3, columns, dtype=np.float32))
+            divisors.setdefault(slot.layer, {})[slot.parts[0].module] = recipe
+    (tmp_path / "recipes").mkdir()
+    for layer, recipes in divisors.items():
+        write_layer(tmp_path / "recipes", layer, recipes)
+    out = tmp_path / "out"
+    out.mkdir()
+    execute(plan, out, stats=None, recipes=Recipes.open(tmp_path / "recipes"), advance=lambda _: None)
+    (out / "config.json").write_text(json.dumps(plan.config()))
+    assert compare_with_source(Checkpoint.open(out), plan, advance=lambda _: None)[0] == []
+    tensors = dict(read_safetensors(out / "rank0.safetensors"))
+    name = f"transformer.layers.1.post_layernorm.{part}"
+    tensors[name] = (tensors[name] * np.float32(1.25)).astype(np.float16)
+    write_safetensors(out / "rank0.safetensors", tensors)
+    findings, _ = compare_with_source(Checkpoint.open(out), plan, advance=lambda _: None)
+    found_at = {
+        "weight": {"transformer.layers.1.mlp.fc.weight", "transformer.layers.1.post_layernorm.bias"},
+        "bias": {name},
+    }
+    assert {finding.tensor for finding in findings} == found_at[part]
 
 
 def group_of(weight: list[list[float]], inputs: list[list[float]], *, dtype: str) -> ScaleGroup:
