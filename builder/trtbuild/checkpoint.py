@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Name of the folder beside the rank files that holds the tokenizer.
 TOKENIZER_FOLDER = "tokenizer"
 _HINT = "convert the model again with `trtbuild convert`"
+#: How far from one the product of a scale and its reciprocal may be, both rounded to float32.
+_SAME_SCALE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,9 @@ class Checkpoint:
                 for number, part in enumerate(slot.parts):
                     rows = self._values(slot, number, reader)
                     if slot.rule.offset:
-                        rows = (rows.astype("float32") - slot.rule.offset).astype(rows.dtype)
+                        # What was folded into a norm can bring it near zero, where the dtype has no room for one less.
+                        dtype = "float32" if self.layout.folded(slot) else rows.dtype
+                        rows = (rows.astype("float32") - slot.rule.offset).astype(dtype)
                     if part.view is None:
                         yield part.source, rows
                     else:
@@ -135,6 +139,7 @@ class Checkpoint:
                 if scheme is None or scheme.inputs is None or not self.layout.is_quantized(slot):
                     continue
                 constants = self.constants(slot, reader)
+                _require_product(slot, constants)
                 roundings = {
                     expert: InputRounding.of(scheme.inputs, constants.get(expert, {}))
                     for expert in {part.expert for part in slot.parts}
@@ -162,7 +167,7 @@ class Checkpoint:
     def constants(self, slot: Slot, reader: TensorReader) -> dict[int | None, dict[Role, NDArray[Any]]]:
         """Return expert (None outside of experts) -> role -> scale tensor, of those that do not come row by row: [] or [in].
 
-        Empty for a slot that is not quantized.
+        The multiplier of the input is "pre_quant" even where the file holds what it is divided by. Empty for a slot that is not quantized.
         """
         import numpy as np
 
@@ -174,14 +179,16 @@ class Checkpoint:
         for rank in self._ranks(slot):
             experts: list[int] | list[None] = self.layout.local_experts(slot, rank.tp_rank) or [None]
             cut = self.layout.pieces(slot, rank.tp_rank)[0].cut
-            for scale in form.scales:
+            for scale, name in self.layout.scales(slot):
                 if scale.geometry not in ("tensor", "columns"):
                     continue
-                values = reader.read(self.tensors[rank.index][f"{slot.module}.{scale.suffix}"])
+                values = reader.read(self.tensors[rank.index][name])
+                if scale.role == "smoother":
+                    values = np.reciprocal(values)
                 for index, expert in enumerate(experts):
                     own = values[index] if expert is not None and scale.is_per_expert else values
                     if scale.geometry == "columns":
-                        columns[expert, cut.start if cut.axis else 0] = own
+                        columns[expert, cut.start if cut.axis else 0] = own.reshape(-1)
                     else:
                         found.setdefault(expert, {})[scale.role] = own.reshape(())
         for expert in {expert for expert, _ in columns}:
@@ -217,11 +224,9 @@ class Checkpoint:
         packed = form.codec.packing[0]
         codes = reader.read_rows(tensors[slot.target], first // packed, (first + count) // packed)
         weight = constants.get("weight")
-        for scale in form.scales:
+        for scale, name in self.layout.scales(slot):
             if scale.geometry in ("rows", "groups"):
-                weight = reader.read_rows(
-                    _flat(tensors[f"{slot.module}.{scale.suffix}"], scale.geometry), first, first + count
-                )
+                weight = reader.read_rows(_flat(tensors[name], scale.geometry), first, first + count)
         scales = Scales(weight, constants.get("second"))
         return form.codec.decode(codes, scales), scales
 
@@ -257,6 +262,23 @@ class Checkpoint:
                 self._cache.clear()
             self._cache[key] = {piece.number: piece for piece in self.layout.pieces(slot, tp_rank)}
         return self._cache[key]
+
+
+def _require_product(slot: Slot, constants: Mapping[int | None, Mapping[Role, NDArray[Any]]]) -> None:
+    """Raise unless the stored scale of an input and its stored reciprocal are those of one number.
+
+    Kernels read the product of the scales of input and weight alone; other tools split it otherwise, and their codes would be misread.
+
+    Raises:
+        TrtbuildError: they are not.
+    """
+    for found in constants.values():
+        if "input" in found and "to_int" in found and abs(float(found["input"] * found["to_int"]) - 1) > _SAME_SCALE:
+            raise TrtbuildError(
+                f"{slot.module}: its input is multiplied by {float(found['to_int']):.6g} and divided by {1 / float(found['input']):.6g}; the "
+                "product of its scales is split in a way that this version does not read",
+                hint=_HINT,
+            )
 
 
 def _place(entry: tuple[tuple[int | None, int], Any]) -> int:

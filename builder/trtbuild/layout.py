@@ -17,7 +17,7 @@ from trtbuild.dims import ModelDims
 from trtbuild.dtypes import SIZES
 from trtbuild.parallel import Parallel, Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES, KvCacheFormat
-from trtbuild.quant.scheme import MODEL_DTYPE, Form, QuantScheme
+from trtbuild.quant.scheme import MODEL_DTYPE, Form, QuantScheme, ScaleTensor
 from trtbuild.shard import Cut, Replicate, Shard, Split, SplitVocab, WholeVocab
 
 
@@ -194,7 +194,52 @@ class Layout:
     def form_of(self, slot: Slot) -> Form | None:
         """Return how a slot's linear lies in the rank files, None for a tensor that no scheme applies to."""
         scheme = self.scheme_of(slot)
-        return scheme.ranks if scheme else None
+        return scheme.ranks.of_linear(slot.module) if scheme and scheme.ranks else None
+
+    @cached_property
+    def _grouped(self) -> dict[tuple[int, str], Slot]:
+        """(layer, scale group) -> its first linear."""
+        found: dict[tuple[int, str], Slot] = {}
+        for slot in self.slots:
+            if slot.rule.quantizable:
+                found.setdefault((slot.layer, slot.rule.scale_group), slot)
+        return found
+
+    @cached_property
+    def _norms(self) -> dict[tuple[int, str], tuple[Slot, ...]]:
+        """(layer, scale group) -> what makes up the norm in front of it."""
+        found: dict[tuple[int, str], tuple[Slot, ...]] = {}
+        for slot in self.slots:
+            if slot.rule.feeds:
+                place = (slot.layer, slot.rule.feeds)
+                found[place] = (*found.get(place, ()), slot)
+        return found
+
+    def norm_of(self, slot: Slot) -> tuple[Slot, ...]:
+        """Return weight and, where there is one, bias of the norm whose output a linear reads and nothing else does."""
+        return self._norms.get((slot.layer, slot.rule.scale_group), ())
+
+    def behind(self, norm: Slot) -> Slot | None:
+        """Return the first linear that reads a norm's output, None unless linears alone read it."""
+        return self._grouped.get((norm.layer, norm.rule.feeds)) if norm.rule.feeds else None
+
+    def folded(self, norm: Slot) -> Slot | None:
+        """Return a linear whose input multiplier is in the norm that rank files hold."""
+        slot = self.behind(norm)
+        form = self.form_of(slot) if slot else None
+        return slot if form and form.folds_norms else None
+
+    def scales(self, slot: Slot) -> list[tuple[ScaleTensor, str]]:
+        """Return what is stored beside the weight of a slot, with its name; what belongs to a norm comes with the first linear behind it."""
+        form, found = self.form_of(slot), []
+        for scale in form.scales if form else ():
+            if scale.owner == "linear":
+                found.append((scale, f"{slot.module}.{scale.suffix}"))
+            elif scale.owner == "block":
+                found.append((scale, f"{slot.module.rpartition('.')[0]}.{scale.suffix}"))
+            elif slot == self._grouped[slot.layer, slot.rule.scale_group]:
+                found.append((scale, f"{self.norm_of(slot)[0].module}.{scale.suffix}"))
+        return found
 
     def is_quantized(self, slot: Slot) -> bool:
         """Say whether the file holds codes of a scheme for this slot, instead of plain weights."""
@@ -268,11 +313,11 @@ class Layout:
             return
         (*experts, rows, columns), (packed_rows, packed_columns) = shape, form.codec.packing
         yield StoredTensor(slot.target, form.dtype, (*experts, rows // packed_rows, columns // packed_columns))
-        for scale in form.scales:
+        for scale, name in self.scales(slot):
             axes = experts if scale.is_per_expert else ()
             dtype = self.dtype if scale.dtype == MODEL_DTYPE else scale.dtype
             own = scale.shape(rows, columns, form.codec.group_size)
-            yield StoredTensor(f"{slot.module}.{scale.suffix}", dtype, (*axes, *own))
+            yield StoredTensor(name, dtype, (*axes, *own))
 
     def _tensors(self, pp_rank: int) -> Iterator[StoredTensor]:
         for slot in self.slots:

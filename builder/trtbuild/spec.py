@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS
+from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS, SmoothQuantMode
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -82,6 +82,9 @@ class Quantization(Section):
     smoothquant_alpha: Annotated[float, Field(ge=0, le=1)] = Field(
         _ALPHA, description="int8_smoothquant: how much of the range moves from inputs to weights."
     )
+    smoothquant_mode: SmoothQuantMode = Field(
+        "per_channel", description="int8_smoothquant: what has a scale; all but per_channel are for target tensorrt."
+    )
     act_order: bool = Field(False, description="int4_gptq: round the columns of large inputs first.")
     exclude: tuple[str, ...] = Field(
         (),
@@ -110,8 +113,9 @@ class Quantization(Section):
         used = {self.scheme, *self.overrides.values()}
         if self.act_order and "int4_gptq" not in used:
             raise ValueError(f"act_order applies to int4_gptq, not to '{self.scheme}'")
-        if self.smoothquant_alpha != _ALPHA and "int8_smoothquant" not in used:
-            raise ValueError(f"smoothquant_alpha applies to int8_smoothquant, not to '{self.scheme}'")
+        chosen = {"alpha": self.smoothquant_alpha != _ALPHA, "mode": self.smoothquant_mode != "per_channel"}
+        for key in (key for key, is_chosen in chosen.items() if is_chosen and "int8_smoothquant" not in used):
+            raise ValueError(f"smoothquant_{key} applies to int8_smoothquant, not to '{self.scheme}'")
         return self
 
     @model_validator(mode="after")

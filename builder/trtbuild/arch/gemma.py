@@ -197,6 +197,7 @@ GEMMA = ArchSpec(
     config_fields=_config_fields,
     hf_fields=_hf_fields,
     shards_embedding=True,
+    has_smoothquant_layers=True,
 )
 
 GEMMA2 = ArchSpec(

@@ -28,7 +28,7 @@ def architectures(as_markdown: bool, by_gpu: bool, as_json: bool, quiet: bool) -
     if as_markdown:
         click.echo(support.markdown(), nl=False)
         return
-    for header, cells in (support.forms(), support.rows()):
+    for header, cells in (support.forms(), support.modes(), support.rows()):
         print_table(header, cells)
 
 

@@ -20,7 +20,7 @@ from trtbuild.dims import ModelDims
 from trtbuild.dtypes import SIZES, TO_CONFIG
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.layout import Layout, Part, Slot
-from trtbuild.names import GROUP_SIZES, GROUPED
+from trtbuild.names import GROUP_SIZES, GROUPED, SmoothQuantMode
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import QuantScheme, SchemeOptions, load_scheme
@@ -50,6 +50,7 @@ class ConversionOptions:
     parallel: Parallel = field(default_factory=Parallel)
     group_size: int | None = None
     smoothquant_alpha: float = 0.5
+    smoothquant_mode: SmoothQuantMode = "per_channel"
     act_order: bool = False
     exclude: tuple[str, ...] = ()
     overrides: tuple[tuple[str, str], ...] = ()
@@ -59,7 +60,7 @@ class ConversionOptions:
 
     def scheme_options(self, group_size: int) -> SchemeOptions:
         """Return what the scheme is made with."""
-        return SchemeOptions(group_size, self.smoothquant_alpha, self.act_order)
+        return SchemeOptions(group_size, self.smoothquant_alpha, self.smoothquant_mode, self.act_order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +353,9 @@ def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     used = {scheme.name for slot in layout.slots if (scheme := layout.scheme_of(slot))}
     if layout.scheme.name not in used:
         yield f"no linear is quantized with {layout.scheme.name}: the patterns name all of them"
+    for scheme in layout.schemes:
+        if scheme.name in used and scheme.caution:
+            yield scheme.caution
     sizes = {scheme.group_size for scheme in layout.schemes if scheme.name in GROUPED}
     if sizes and options.group_size is None:
         yield f"the group size is {max(sizes)}: the largest that fits this model at tp={layout.parallel.tp_size}"

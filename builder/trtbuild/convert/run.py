@@ -70,6 +70,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
         ),
         group_size=quantization.group_size,
         smoothquant_alpha=quantization.smoothquant_alpha,
+        smoothquant_mode=quantization.smoothquant_mode,
         act_order=quantization.act_order,
         exclude=quantization.exclude,
         overrides=tuple(quantization.overrides.items()),

@@ -144,7 +144,8 @@ class UnifiedSink:
         multiplier = self._knowledge.multiplier([weights[0].part.module], source.reader)
         if multiplier is not None and weights[0].folded_into:
             multiplier = self._fold(weights[0].folded_into, multiplier, source)[1]
-        shared = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
+        codings = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
+        shared = {part.expert: coding for part, coding in codings.items()}
         found = {weight.part.module: shared[weight.part.expert] for weight in weights}
         ranged = [weight for weight in weights if _has_scale_of_all(weight)]
         amax = {weight.part.module: self._knowledge.amax(weight.part, source, multiplier) for weight in ranged}
@@ -173,7 +174,8 @@ class UnifiedSink:
         """Return a norm with a multiplier folded into it, and the multiplier it then stands for; see `fold_norm`."""
         tensor = self._plan.source.tensors[norm]
         values = tensor.read_rows(source.reader, 0, tensor.shape[0])
-        return fold_norm(values, multiplier, offset=self._offsets[norm], dtype=self._unified.layout.dtype)
+        offset = self._offsets[norm]
+        return fold_norm(values, multiplier, offset=offset, kept=offset, dtype=self._unified.layout.dtype)
 
     @cached_property
     def _offsets(self) -> dict[str, float]:

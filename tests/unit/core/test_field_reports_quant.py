@@ -242,3 +242,18 @@ def test_verify_names_tensors_that_are_missing_and_left_over(
     code, _, err = cli("verify", out)
     assert code == 1
     assert f"does not fit its config.json: missing: {name.decode()}; surplus: {other.decode()}" in told(err)
+
+
+def test_channels_that_a_norm_closes_are_written_and_verified(
+    cli: Cli, make_model: Make, tmp_path: Path, ids: Path
+) -> None:
+    """A norm's weight of zero has no factor that could be folded into it."""
+
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        tensors["model.layers.0.input_layernorm.weight"][:4] = 0
+
+    options = ("--target", "pytorch", "--quantization", "int4_awq", "--calibration", ids)
+    code, _, err = cli("convert", make_model(**WIDE, edit=edit), "-o", tmp_path / "out", *options)
+    assert code == 0, err
+    code, out, err = cli("verify", tmp_path / "out")
+    assert code == 0, out + err
