@@ -151,7 +151,7 @@ def test_a_build_holds_the_arguments_and_the_command_and_records_both(
     assert (written["max_batch_size"], written["max_seq_len"]) == (8, 256)
     assert "quant_config" not in written
     assert (out / "checkpoint" / "hf_quant_config.json").is_file()
-    artifact = json.loads(text)["manifest"]["artifact"]
+    artifact = json.loads(text)["manifest"]["stages"]["engine"]
     assert artifact == {
         "tensorrt_llm": "1.1.0",
         "llm_api": "llm_api.yaml",
