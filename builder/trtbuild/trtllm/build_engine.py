@@ -101,7 +101,7 @@ def prepare(job: Job, folder: Path) -> Tools:
     gpus = visible_gpus()
     workers = workers_of(job, gpus)
     check_gpus(job, gpus, workers)
-    if job.gpu is None and gpus:
+    if job.gpu is None and gpus and gpus[0].sm:
         job = replace(job, gpu=Gpu(f"sm{gpus[0].sm}", gpus[0].sm))
         try:
             check_job(job)
@@ -216,7 +216,7 @@ def _record(
         "tensorrt_llm_asked": job.release.name,
         "tensorrt": tools.versions.get("tensorrt") or job.release.tensorrt,
         "tensorrt_is_measured": "tensorrt" in tools.versions,
-        "sm": gpu.sm if gpu else job.gpu.sm if job.gpu else None,
+        "sm": job.gpu.sm if job.gpu else None,
         "gpu": gpu.name if gpu else job.gpu.name if job.gpu else None,
         "driver": gpu.driver if gpu else None,
         "tp_size": job.parallel.tp_size,

@@ -18,6 +18,7 @@ import pytest
 from tests.unit.trtllm.engine_jobs import make_job, q_adapter
 
 from trtbuild.errors import ToolFailed, UsageError
+from trtbuild.output import staged_folder
 from trtbuild.targets.base import Job, load_target
 from trtbuild.trtllm.build_engine import FAILED_LOG, REFUSED, rank_seconds
 from trtbuild.trtllm.build_options import arguments
@@ -311,6 +312,28 @@ class TestMachine:
             finish(job, folder)
         assert left(folder) <= {"checkpoint", FAILED_LOG}
 
+    def test_a_gpu_that_does_not_say_what_it_is_passes(
+        self, builder: Builder, build_folder: Folder, nvidia_smi: Callable[..., None]
+    ) -> None:
+        builder()
+        nvidia_smi("0, GPU-a, Graphics Device, [N/A], 590.44")
+        job = make_job()
+        assert finish(job, build_folder(job))["sm"] is None
+
+    def test_a_failed_engine_leaves_the_checkpoint_for_the_same_build(
+        self, job: Job, builder: Builder, build_folder: Folder, tmp_path: Path
+    ) -> None:
+        made, output = build_folder(job), tmp_path / "output"
+        builder("crash")
+        with pytest.raises(ToolFailed), staged_folder(output, work="the same") as stage:
+            (made / "checkpoint").rename(stage / "checkpoint")
+            finish(job, stage)
+        builder()
+        with staged_folder(output, work="the same") as stage:
+            assert (stage / "checkpoint" / "rank1.safetensors").is_file()
+            finish(job, stage)
+        assert left(output) == {"checkpoint", "engine"}
+
 
 class TestInterruption:
     def start(self, folder: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
@@ -385,14 +408,16 @@ class TestMissingTool:
         with pytest.raises(UsageError, match="is no program that can be run"):
             load_target("tensorrt").preflight(job, tmp_path)  # type: ignore[attr-defined]  # of this target alone
 
+    @pytest.mark.parametrize("first", ["#!{folder}/python3", "#!/usr/bin/env python3", "#!/usr/bin/env -S python3 -u"])
     def test_a_tool_of_another_release_is_refused_before_it_runs(
-        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, first: str, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         python = tmp_path / "python3"
         python.write_text('#!/bin/sh\necho \'{"tensorrt_llm": "1.1.0", "tensorrt": "10.13.3.9"}\'\n')
         python.chmod(0o755)
         tool = tmp_path / "trtllm-build"
-        tool.write_text(f"#!{python}\n")
+        tool.write_text(first.format(folder=tmp_path) + "\n")
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
         tool.chmod(0o755)
         monkeypatch.setenv(VARIABLE, str(tool))
         with pytest.raises(
