@@ -153,8 +153,11 @@ def build_rank(given: argparse.Namespace, rank: int) -> None:
 
 
 def fail(*lines: str) -> None:
-    """End as Python does after an exception: a traceback of more than 20 lines, the given ones last."""
+    """End as Python does after an exception: a traceback of more than 20 lines, the given ones last; stdout goes on for a while."""
     sys.stderr.write("".join(f"  frame {number}\n" for number in range(40)) + "\n".join(lines) + "\n")
+    sys.stderr.flush()
+    for number in range(25):
+        log(f"released buffer {number}")
     sys.exit(1)
 
 
