@@ -145,14 +145,19 @@ def build_rank(given: argparse.Namespace, rank: int) -> None:
     log("Build phase peak memory: 1024.50 MB, children: 16.96 MB")
     log(f"Serializing engine to {out}/rank{rank}.engine...")
     (out / f"rank{rank}.engine").write_bytes(b"engine of rank %d" % rank)
+    if given.fast_build:
+        (out / f"rank{rank}_managed_weights.safetensors").write_bytes(b"weights of rank %d" % rank)
     if rank == 0:
         (out / "config.json").write_text(json.dumps(config(given)))
     log("Engine serialized. Total time: 00:00:00")
 
 
 def fail(*lines: str) -> None:
-    """End as Python does after an exception: a traceback of more than 20 lines, the given ones last."""
+    """End as Python does after an exception: a traceback of more than 20 lines, the given ones last; stdout goes on for a while."""
     sys.stderr.write("".join(f"  frame {number}\n" for number in range(40)) + "\n".join(lines) + "\n")
+    sys.stderr.flush()
+    for number in range(25):
+        log(f"released buffer {number}")
     sys.exit(1)
 
 

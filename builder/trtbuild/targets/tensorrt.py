@@ -18,27 +18,23 @@ class TensorRT:
             UsageError: the release builds no engines, or trtllm-build would refuse the job or build something else.
             TrtbuildError: an adapter cannot be read.
         """
-        from trtbuild.trtllm import attention_rules, build_rules, serving_rules
-        from trtbuild.trtllm.build_options import requested
-        from trtbuild.trtllm.rules import check_rules
+        from trtbuild.trtllm.job_rules import check_job
 
-        notes = check_rules(
-            job,
-            (*build_rules.ERRORS, *attention_rules.ERRORS, *serving_rules.ERRORS),
-            (*build_rules.NOTES, *serving_rules.NOTES),
-        )
-        requested(job)
-        return [*job.limits.notes, *notes]
+        return check_job(job)
 
-    def preflight(self, job: Job) -> None:
+    def preflight(self, job: Job, folder: Path) -> None:
         """Look for what `finish` needs on this machine, before an hour of conversion.
+
+        Args:
+            job: the resolved deployment.
+            folder: that the build will be in, for the command that a machine without the tool is given.
 
         Raises:
             ToolFailed: there is no trtllm-build, it is of another release, or the GPUs are others than the deployment names.
         """
         from trtbuild.trtllm.build_engine import prepare
 
-        prepare(job)
+        prepare(job, folder)
 
     def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         """Build folder/engine from folder/checkpoint; see `build_engine`.

@@ -82,6 +82,9 @@ def check_engine(job: Job, folder: Path, asked: Mapping[str, Any]) -> tuple[Engi
     except TrtbuildError as error:
         raise ToolFailed(f"trtllm-build wrote an unusable engine: {error.message}", hint=error.hint) from error
     notes = check_version(engine.version, job.release, where="the engine")
+    weights = [f"rank{rank}_managed_weights.safetensors" for rank in range(job.parallel.world_size)]
+    if job.deployment.engine.fast_build and (missing := [name for name in weights if not _is_file(folder / name)]):
+        notes.append(f"engine.fast_build should put weights beside the engine, and {', '.join(missing)} are not there")
     different = [*_different_build(job, engine, asked), *_different_model(job, engine)]
     if different:
         raise ToolFailed(

@@ -1,9 +1,10 @@
-"""From a checkpoint folder to an engine folder that is checked, complete, and says what it was built from.
+"""From a checkpoint folder to an engine folder that is checked, complete, and says what it was built from. The folders:
 
 folder/checkpoint/           read
 folder/.engine.partial/      while trtllm-build works; gone when it fails
 folder/engine/               rank files and config.json of trtllm-build, build.log, timing.cache, manifest.json
 folder/engine.failed.log     what a failed build printed
+folder/.engine.refused/      an engine of all ranks that is not what was asked for
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
-from trtbuild.errors import ToolFailed
+from trtbuild.errors import ToolFailed, TrtbuildError, UsageError
+from trtbuild.gpus import Gpu
 from trtbuild.machine import available_memory_bytes
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.output import check_space, place_of, staged_folder, write_atomically
@@ -41,12 +43,14 @@ from trtbuild.trtllm.build_tool import (
     workers_of,
 )
 from trtbuild.trtllm.engine import Engine
+from trtbuild.trtllm.job_rules import check_job
 
 logger = logging.getLogger(__name__)
 
 ENGINE = "engine"
 LOG = "build.log"
 FAILED_LOG = "engine.failed.log"
+REFUSED = ".engine.refused"
 #: Host memory of a worker over the file of its rank, at its peak: two to three (checkpoint specification 6.3).
 _COPIES_IN_MEMORY = 3
 
@@ -56,6 +60,7 @@ class Tools:
     """What builds, on this machine.
 
     Attributes:
+        job: the deployment, with the GPU of this machine where it names none.
         program: trtllm-build.
         versions: of tensorrt_llm and tensorrt beside it, as far as they can be told.
         gpus: that it will see; None when nobody can tell.
@@ -63,6 +68,7 @@ class Tools:
         notes: about the versions.
     """
 
+    job: Job
     program: Path
     versions: Mapping[str, str]
     gpus: tuple[VisibleGpu, ...] | None
@@ -70,7 +76,7 @@ class Tools:
     notes: tuple[str, ...] = ()
 
 
-def prepare(job: Job, folder: Path | None = None) -> Tools:
+def prepare(job: Job, folder: Path) -> Tools:
     """Find what builds on this machine.
 
     Args:
@@ -78,11 +84,12 @@ def prepare(job: Job, folder: Path | None = None) -> Tools:
         folder: of the build, for the command that a machine without the tool is given.
 
     Raises:
-        ToolFailed: there is no trtllm-build, it is of another release, or the GPUs are others than the deployment names.
+        ToolFailed: there is no trtllm-build, it is of another release, or the GPUs are others than the deployment names or cannot
+            run it.
     """
     program = find_builder()
     if program is None:
-        place = place_of(folder or Path("build"))
+        place = place_of(folder)
         raise missing_builder(
             job.release,
             arguments(job, place / CHECKPOINT, place / ENGINE, workers=job.parallel.world_size),
@@ -95,7 +102,13 @@ def prepare(job: Job, folder: Path | None = None) -> Tools:
     gpus = visible_gpus()
     workers = workers_of(job, gpus)
     check_gpus(job, gpus, workers)
-    return Tools(program, versions, gpus, workers, (*notes, *driver_notes(job.release, gpus)))
+    if job.gpu is None and gpus and gpus[0].sm:
+        job = replace(job, gpu=Gpu(f"sm{gpus[0].sm}", gpus[0].sm))
+        try:
+            check_job(job)
+        except UsageError as error:
+            raise ToolFailed(f"on this machine's {gpus[0].name}: {error.message}", hint=error.hint) from error
+    return Tools(job, program, versions, gpus, workers, (*notes, *driver_notes(job.release, gpus)))
 
 
 def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
@@ -107,6 +120,7 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         TrtbuildError: the disk has no room, or refuses.
     """
     tools = prepare(job, folder)
+    job = tools.job
     for note in tools.notes:
         logger.warning("note: %s", note)
     checkpoint, target = (folder / CHECKPOINT).absolute(), (folder / ENGINE).absolute()
@@ -114,8 +128,9 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
     needed = sum(rank_bytes)
     check_space(target, needed)
     _warn_of_memory(tools.workers, max(rank_bytes, default=0), available_memory_bytes())
-    failed_log = folder / FAILED_LOG
+    failed_log, refused = folder / FAILED_LOG, folder / REFUSED
     failed_log.unlink(missing_ok=True)
+    shutil.rmtree(refused, ignore_errors=True)
     cache = Path(job.deployment.engine.timing_cache) if job.deployment.engine.timing_cache else target / TIMING_CACHE
     with staged_folder(target, needed=needed) as stage:
         given = arguments(
@@ -125,10 +140,10 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         try:
             outcome, steps = _run(job, tools, given, stage / LOG, quiet=quiet)
             _check_outcome(job, stage, outcome)
-            engine, notes = check_engine(job, stage, requested(job))
+            engine, notes = _checked(job, stage, refused)
         except ToolFailed as error:
-            if (stage / LOG).is_file():
-                shutil.copyfile(stage / LOG, failed_log)
+            if (log := next((each / LOG for each in (stage, refused) if (each / LOG).is_file()), None)) is not None:
+                shutil.copyfile(log, failed_log)
                 error.hint = f"{error.hint}\n  the whole log: {failed_log.absolute()}".strip()
             raise
         for note in notes:
@@ -139,8 +154,8 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
             "notes": [*tools.notes, *notes],
         }
         manifest.write(stage, {**manifest.header("engine"), **record})
-        if job.deployment.engine.timing_cache and (stage / TIMING_CACHE).is_file():
-            _keep_timing_cache(stage / TIMING_CACHE, cache)
+    if job.deployment.engine.timing_cache and (target / TIMING_CACHE).is_file():
+        _keep_timing_cache(target / TIMING_CACHE, cache)
     logger.info(
         "engine: %d ranks, %s bytes, %.0f s", job.parallel.world_size, f"{record['engine_bytes']:,}", outcome.seconds
     )
@@ -180,6 +195,16 @@ def _check_outcome(job: Job, stage: Path, outcome: Outcome) -> None:
     check_files(stage, job.parallel.world_size, how=outcome.shown())
 
 
+def _checked(job: Job, stage: Path, refused: Path) -> tuple[Engine, list[str]]:
+    """Check what was built; what is refused stays under a name that nobody serves, since it may have taken hours."""
+    try:
+        return check_engine(job, stage, requested(job))
+    except ToolFailed as error:
+        stage.rename(refused)
+        error.hint = f"{error.hint}; what was built is kept in {refused.absolute()}"
+        raise
+
+
 def _record(
     job: Job, tools: Tools, engine: Engine, stage: Path, began: float, outcome: Outcome, steps: BuildProgress
 ) -> dict[str, Any]:
@@ -192,7 +217,7 @@ def _record(
         "tensorrt_llm_asked": job.release.name,
         "tensorrt": tools.versions.get("tensorrt") or job.release.tensorrt,
         "tensorrt_is_measured": "tensorrt" in tools.versions,
-        "sm": gpu.sm if gpu else job.gpu.sm if job.gpu else None,
+        "sm": job.gpu.sm if job.gpu else None,
         "gpu": gpu.name if gpu else job.gpu.name if job.gpu else None,
         "driver": gpu.driver if gpu else None,
         "tp_size": job.parallel.tp_size,
@@ -250,5 +275,9 @@ def _renamed(word: str, names: Mapping[str, str]) -> str:
 
 
 def _keep_timing_cache(written: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(place, written.read_bytes())
+    """Copy the timing cache to where the deployment wants it; the engine is good without."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, written.read_bytes())
+    except (OSError, TrtbuildError) as error:
+        logger.warning("note: engine.timing_cache=%s was not written: %s", place, error)

@@ -40,7 +40,7 @@ class VisibleGpu:
 
     Attributes:
         name: NVIDIA's product name.
-        sm: compute capability times ten.
+        sm: compute capability times ten; 0 when the driver does not say.
         driver: version of the NVIDIA driver.
     """
 
@@ -97,7 +97,8 @@ def installed_versions(program: Path) -> dict[str, str]:
         return {}
     words = first[2:].decode("utf-8", "replace").split()
     if words and Path(words[0]).name == "env":
-        found = shutil.which(words[-1])
+        named = next((word for word in words[1:] if not word.startswith("-")), "")
+        found = shutil.which(named)
         words = [found] if found else []
     if not words or "python" not in Path(words[0]).name:
         return {}
@@ -184,12 +185,13 @@ def check_gpus(job: Job, gpus: tuple[VisibleGpu, ...] | None, workers: int) -> N
         )
     used = gpus[:workers]
     names = ", ".join(sorted({f"{gpu.name} (SM{gpu.sm})" for gpu in used}))
-    if len({gpu.sm for gpu in used}) > 1:
+    known = {gpu.sm for gpu in used if gpu.sm}
+    if len(known) > 1:
         raise ToolFailed(
             f"the ranks would be built on GPUs of different architectures: {names}",
             hint="pick those that will serve with CUDA_VISIBLE_DEVICES, or set engine.workers: 1",
         )
-    if job.gpu is not None and used[0].sm != job.gpu.sm:
+    if job.gpu is not None and known and known != {job.gpu.sm}:
         raise ToolFailed(
             f"hardware.gpu is {job.gpu}, and this machine has {names}: an engine runs only on the architecture it was built on",
             hint="build on a machine with that GPU, or correct hardware.gpu",
@@ -215,5 +217,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def workers_of(job: Job, gpus: tuple[VisibleGpu, ...] | None) -> int:
     """Return the ranks to build at a time: as given, else one per visible GPU; never more than there are ranks (4.8)."""
-    most = len(gpus) if gpus else 1
-    return max(1, min(job.deployment.engine.workers or most, job.parallel.world_size, most if gpus else 10**6))
+    asked, ranks = job.deployment.engine.workers, job.parallel.world_size
+    if not gpus:
+        return min(asked or 1, ranks)
+    return min(asked or len(gpus), len(gpus), ranks)

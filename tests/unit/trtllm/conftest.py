@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,13 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pa
 
     def choose(mode: str = "", *, version: str = "1.2.1", text: str = "", **change: Any) -> Path:
         record = tmp_path / "arguments.json"
-        monkeypatch.setenv(VARIABLE, str(FAKE))
+        tool = tmp_path / "tool" / "trtllm-build"
+        if not tool.exists():
+            tool.parent.mkdir()
+            # This interpreter, and without its packages: whatever `python3` is here may take long to start.
+            tool.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text().partition(chr(10))[2]}")
+            tool.chmod(0o755)
+        monkeypatch.setenv(VARIABLE, str(tool))
         monkeypatch.setenv("FAKE_TRTLLM_BUILD", mode)
         monkeypatch.setenv("FAKE_TRTLLM_VERSION", version)
         monkeypatch.setenv("FAKE_TRTLLM_TEXT", text)

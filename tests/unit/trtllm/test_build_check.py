@@ -105,6 +105,14 @@ def test_drafts_may_make_lengths_larger_but_not_smaller(built: Callable[..., tup
         check_engine(job, folder, requested(job))
 
 
+def test_weights_beside_a_fast_build_are_looked_for(built: Callable[..., tuple[Path, dict[str, Any]]]) -> None:
+    job = make_job(engine={"fast_build": True})
+    folder, _ = built(job)
+    assert check_engine(job, folder, requested(job))[1] == []
+    (folder / "rank0_managed_weights.safetensors").unlink()
+    assert "rank0_managed_weights.safetensors are not there" in check_engine(job, folder, requested(job))[1][0]
+
+
 @pytest.mark.parametrize("content", ["{", '{"builder_config": {}}', '{"version": "1.2.1"}'])
 def test_a_configuration_of_another_kind_is_refused(
     content: str, job: Job, built: Callable[..., tuple[Path, dict[str, Any]]]

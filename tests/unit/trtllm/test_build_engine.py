@@ -18,8 +18,9 @@ import pytest
 from tests.unit.trtllm.engine_jobs import make_job, q_adapter
 
 from trtbuild.errors import ToolFailed, UsageError
+from trtbuild.output import staged_folder
 from trtbuild.targets.base import Job, load_target
-from trtbuild.trtllm.build_engine import FAILED_LOG, rank_seconds
+from trtbuild.trtllm.build_engine import FAILED_LOG, REFUSED, rank_seconds
 from trtbuild.trtllm.build_options import arguments
 from trtbuild.trtllm.build_tool import VARIABLE
 from trtbuild.trtllm.engine import Engine
@@ -130,6 +131,18 @@ class TestSuccess:
         assert given[given.index("--input_timing_cache") + 1] == str(cache)
         assert left(cache.parent) == {"h100.cache"}
 
+    def test_a_timing_cache_that_cannot_be_written_costs_no_engine(
+        self, builder: Builder, build_folder: Folder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        builder()
+        (tmp_path / "file").write_text("")
+        job = make_job(engine={"timing_cache": str(tmp_path / "file" / "h100.cache")})
+        folder = build_folder(job)
+        with caplog.at_level(logging.WARNING, logger="trtbuild"):
+            finish(job, folder)
+        assert "was not written" in caplog.text
+        assert "rank0.engine" in left(folder / "engine")
+
     def test_ranks_are_timed_by_when_their_worker_was_free(self) -> None:
         assert rank_seconds([10.0, 25.0, 45.0], 0.0, 1) == [10.0, 15.0, 20.0]
         assert rank_seconds([10.0, 12.0, 30.0, 31.0], 0.0, 2) == [10.0, 12.0, 20.0, 19.0]
@@ -140,7 +153,8 @@ class TestFailure:
         """Build, and check that nothing that looks finished is left."""
         with pytest.raises(ToolFailed) as error:
             finish(job, folder)
-        assert left(folder) <= {"checkpoint", FAILED_LOG}
+        kept = {REFUSED} if "is kept in" in error.value.hint else set()
+        assert left(folder) - {FAILED_LOG} == {"checkpoint"} | kept
         return error.value
 
     def test_the_three_ways_to_fail_have_three_errors(self, job: Job, builder: Builder, build_folder: Folder) -> None:
@@ -225,8 +239,15 @@ class TestFailure:
     def test_an_engine_that_is_not_what_was_asked_for_is_not_left(
         self, job: Job, builder: Builder, build_folder: Folder
     ) -> None:
+        folder = build_folder(job)
         builder(max_batch_size=32)
-        assert "max_batch_size was to be 64, and is 32" in self.failed(job, build_folder(job)).message
+        error = self.failed(job, folder)
+        assert "max_batch_size was to be 64, and is 32" in error.message
+        assert str(folder / REFUSED) in error.hint
+        assert "rank1.engine" in left(folder / REFUSED)
+        builder()
+        finish(job, folder)
+        assert left(folder) == {"checkpoint", "engine"}
 
     def test_a_builder_that_falls_silent_is_stopped_with_its_workers(
         self, builder: Builder, build_folder: Folder
@@ -291,6 +312,28 @@ class TestMachine:
             finish(job, folder)
         assert left(folder) <= {"checkpoint", FAILED_LOG}
 
+    def test_a_gpu_that_does_not_say_what_it_is_passes(
+        self, builder: Builder, build_folder: Folder, nvidia_smi: Callable[..., None]
+    ) -> None:
+        builder()
+        nvidia_smi("0, GPU-a, Graphics Device, [N/A], 590.44")
+        job = make_job()
+        assert finish(job, build_folder(job))["sm"] is None
+
+    def test_a_failed_engine_leaves_the_checkpoint_for_the_same_build(
+        self, job: Job, builder: Builder, build_folder: Folder, tmp_path: Path
+    ) -> None:
+        made, output = build_folder(job), tmp_path / "output"
+        builder("crash")
+        with pytest.raises(ToolFailed), staged_folder(output, work="the same") as stage:
+            (made / "checkpoint").rename(stage / "checkpoint")
+            finish(job, stage)
+        builder()
+        with staged_folder(output, work="the same") as stage:
+            assert (stage / "checkpoint" / "rank1.safetensors").is_file()
+            finish(job, stage)
+        assert left(output) == {"checkpoint", "engine"}
+
 
 class TestInterruption:
     def start(self, folder: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
@@ -350,34 +393,41 @@ class TestMissingTool:
         after = command[command.index(image) + 1 :]
         assert after == ["trtllm-build", *arguments(job, folder / "checkpoint", folder / "engine", workers=2)]
 
-    def test_preflight_says_so_before_anything_is_converted(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_preflight_says_so_before_anything_is_converted(
+        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv(VARIABLE, raising=False)
         monkeypatch.setenv("PATH", "/nonexistent")
         with pytest.raises(ToolFailed, match="not on PATH"):
-            load_target("tensorrt").preflight(job)  # type: ignore[attr-defined]  # of this target alone
+            load_target("tensorrt").preflight(job, tmp_path)  # type: ignore[attr-defined]  # of this target alone
 
-    def test_a_variable_that_names_nothing_is_an_error(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_variable_that_names_nothing_is_an_error(
+        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv(VARIABLE, "/nonexistent/trtllm-build")
         with pytest.raises(UsageError, match="is no program that can be run"):
-            load_target("tensorrt").preflight(job)  # type: ignore[attr-defined]  # of this target alone
+            load_target("tensorrt").preflight(job, tmp_path)  # type: ignore[attr-defined]  # of this target alone
 
+    @pytest.mark.parametrize("first", ["#!{folder}/python3", "#!/usr/bin/env python3", "#!/usr/bin/env -S python3 -u"])
     def test_a_tool_of_another_release_is_refused_before_it_runs(
-        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, first: str, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         python = tmp_path / "python3"
         python.write_text('#!/bin/sh\necho \'{"tensorrt_llm": "1.1.0", "tensorrt": "10.13.3.9"}\'\n')
         python.chmod(0o755)
         tool = tmp_path / "trtllm-build"
-        tool.write_text(f"#!{python}\n")
+        tool.write_text(first.format(folder=tmp_path) + "\n")
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
         tool.chmod(0o755)
         monkeypatch.setenv(VARIABLE, str(tool))
         with pytest.raises(
             ToolFailed, match=r"trtllm-build is of TensorRT-LLM 1.1.0, and trtbuild.yaml asks for 1.2.1"
         ):
-            load_target("tensorrt").preflight(job)  # type: ignore[attr-defined]  # of this target alone
+            load_target("tensorrt").preflight(job, tmp_path)  # type: ignore[attr-defined]  # of this target alone
 
 
 H100 = "{}, GPU-{}, NVIDIA H100 80GB HBM3, 9.0, 590.44"
+A100 = "{}, GPU-{}, NVIDIA A100-SXM4-80GB, 8.0, 590.44"
 L40S = "{}, GPU-{}, NVIDIA L40S, 8.9, 590.44"
 
 
@@ -420,11 +470,12 @@ class TestGpus:
             ([], None, {}, "no GPU is visible"),
             ([H100.format(0, 0)], "", {}, "no GPU is visible"),
             ([H100.format(0, 0), L40S.format(1, 1)], None, {}, "GPUs of different architectures: NVIDIA H100 80GB HBM3 .SM90., NVIDIA L40S"),
+            ([A100.format(0, 0)], None, {"quant_algo": "FP8"}, "on this machine's NVIDIA A100-SXM4-80GB: FP8 does not run on sm80"),
             ([L40S.format(0, 0)], None, {"gpu": "h100"}, r"hardware.gpu is h100 .SM90., and this machine has NVIDIA L40S .SM89."),
         ],
     )  # fmt: skip
     def test_gpus_that_would_make_another_engine_are_refused(
-        self, rows: list[str], visible: str | None, sections: dict[str, Any], message: str, builder: Builder,
+        self, rows: list[str], visible: str | None, sections: dict[str, Any], message: str, builder: Builder, tmp_path: Path,
         nvidia_smi: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         builder()
@@ -432,7 +483,7 @@ class TestGpus:
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         with pytest.raises(ToolFailed, match=message):
-            load_target("tensorrt").preflight(make_job(parallel={"tp_size": 2}, **sections))  # type: ignore[attr-defined]  # of this target alone
+            load_target("tensorrt").preflight(make_job(parallel={"tp_size": 2}, **sections), tmp_path)  # type: ignore[attr-defined]  # of this target alone
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.unit.trtllm.engine_jobs import make_job, q_adapter
 
 from trtbuild.errors import UsageError
 from trtbuild.targets.base import load_target
-from trtbuild.trtllm import attention_rules, build_rules, serving_rules
+from trtbuild.trtllm.job_rules import ERRORS
 
 OFF = {"scheduling": {"chunked_context": False}, "kv_cache": {"enable_block_reuse": False}}
 
@@ -155,12 +155,11 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_every_rule_names_its_source_and_can_be_broken() -> None:
-    rules = (*build_rules.ERRORS, *attention_rules.ERRORS, *serving_rules.ERRORS)
-    assert all(rule.source and rule.hint for rule in rules)
+    assert all(rule.source and rule.hint for rule in ERRORS)
     jobs = [make_job(**job) for job, _, _ in REFUSED]
     untested = [
         rule.source
-        for rule in rules
+        for rule in ERRORS
         if not any(rule.applies(job) for job in jobs) and rule.source != "4.1: --max_lora_rank"
     ]
     assert untested == ["4.1: --lora_target_modules"]
