@@ -29,18 +29,16 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
         keep: folders that are read and must stay as they are.
 
     Raises:
-        TrtbuildError: it exists, is not a folder, lies inside one of `keep`, or holds one of them, the home or the
-            current folder.
+        UsageError: it lies inside one of `keep`, or holds one of them, the home or the current folder.
+        TrtbuildError: it exists, or is not a folder.
     """
     target = path.absolute().resolve()
     for kept in (*keep, Path.home(), Path.cwd()):
         if kept.resolve() == target or target in kept.resolve().parents:
-            raise TrtbuildError(f"output {path} would replace {kept}", hint="choose another output folder with -o")
+            raise UsageError(f"output {path} would replace {kept}", hint="choose another output folder with -o")
     for kept in keep:
         if kept.resolve() in target.parents:
-            raise TrtbuildError(
-                f"output {path} lies inside {kept}", hint="choose an output folder outside of it with -o"
-            )
+            raise UsageError(f"output {path} lies inside {kept}", hint="choose an output folder outside of it with -o")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise TrtbuildError(f"output {path} exists and is not a folder", hint="choose another output folder with -o")
     if not path.exists() or not any(path.iterdir()):
@@ -212,7 +210,7 @@ def check_file(output: Path, *, force: bool) -> None:
         TrtbuildError: any of them.
     """
     if output.is_dir():
-        raise UsageError(f"{output} is a folder", hint=f"name a file, for example -o {output / 'trtbuild.yaml'}")
+        raise TrtbuildError(f"{output} is a folder", hint=f"name a file, for example -o {output / 'trtbuild.yaml'}")
     if output.exists() and not force:
         raise TrtbuildError(f"{output} exists", hint="--force replaces it; -o FILE writes another one")
     if not output.absolute().parent.is_dir():

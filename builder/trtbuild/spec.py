@@ -19,6 +19,8 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 #: What SmoothQuant's authors recommend.
 _ALPHA = 0.5
+#: The field of a JSONL record that is read unless another is named.
+_FIELD = "text"
 
 
 class Section(BaseModel):
@@ -45,7 +47,7 @@ class Calibration(Section):
 
     file: str | None = Field(None, description="Text, JSONL or safetensors (input_ids); empty: the built-in texts.")
     field: Annotated[str, Field(min_length=1)] = Field(
-        "text", description="Key of JSONL records that holds a text, a chat (role and content) or token ids."
+        _FIELD, description="Key of JSONL records that holds a text, a chat (role and content) or token ids."
     )
     seed: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Samples are shuffled with this seed before max_samples are taken; empty: in their order."
@@ -58,6 +60,14 @@ class Calibration(Section):
     max_length_tokens: Positive | None = Field(
         None, description="Longer samples are cut to this many tokens; empty: 512."
     )
+
+    @model_validator(mode="after")
+    def _field_needs_records(self) -> Calibration:
+        if self.field != _FIELD and (self.file is None or Path(self.file).suffix != ".jsonl"):
+            raise ValueError(
+                f"field '{self.field}' applies to the records of a JSONL file, not to {self.file or 'the built-in texts'}"
+            )
+        return self
 
 
 class Quantization(Section):

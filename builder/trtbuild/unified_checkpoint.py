@@ -21,7 +21,7 @@ from trtbuild.quant.codecs.base import Scales
 from trtbuild.quant.inputs import InputRounding
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import Role, load_scheme
-from trtbuild.quant.unified import check_kv_cache
+from trtbuild.quant.unified import KV_CACHE_ALGOS
 from trtbuild.rank_config import MIXED, read_scheme
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint, read_json
@@ -216,7 +216,10 @@ def _declared(path: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
         raise TrtbuildError(
             f"{path}: {QUANT_CONFIG} says quant_algo {found!r}, config.json {inline.get('quant_algo')!r}", hint=_HINT
         )
-    check_kv_cache(block.get("kv_cache_quant_algo"))
+    if (kv_algo := block.get("kv_cache_quant_algo")) not in (None, *KV_CACHE_ALGOS):
+        raise TrtbuildError(
+            f"{path / QUANT_CONFIG}: kv_cache_quant_algo {kv_algo!r} cannot be read by this version", hint=_HINT
+        )
     return block
 
 

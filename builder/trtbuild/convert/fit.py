@@ -29,8 +29,7 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
     """Raise unless every linear can have its scheme; the message names linears, numbers, and what would work.
 
     Raises:
-        TrtbuildError: a linear does not fit.
-        UsageError: the scheme has no form for what is to be written, or needs `--allow-unverified`.
+        UsageError: a linear does not fit, the scheme has no form for what is to be written, or it needs `--allow-unverified`.
     """
     _check_forms(layout, options)
     _check_overrides(layout)
@@ -38,7 +37,7 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
     problems = [problem for slot in layout.slots for problem in _problems(layout, slot, options)]
     if problems:
         more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise TrtbuildError(
+        raise UsageError(
             f"{layout.scheme.name} does not fit: {'; '.join(problems[:_LISTED])}{more}", hint=_way_out(layout, options)
         )
 

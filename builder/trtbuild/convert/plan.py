@@ -317,11 +317,11 @@ def _parallel(asked: Parallel, arch: ArchSpec, dims: ModelDims) -> Parallel:
     """Return how the model will be cut.
 
     Raises:
-        TrtbuildError: it cannot be cut as asked.
+        UsageError: it cannot be cut as asked.
     """
     asked.check(dims)
     if asked.pp_size > 1 and not arch.has_pipeline:
-        raise TrtbuildError(
+        raise UsageError(
             f"{dims.architecture} has no pipeline parallelism in TensorRT-LLM, pp={asked.pp_size} was asked for",
             hint="use --pp 1 and a larger --tp",
         )

@@ -17,7 +17,7 @@ from trtbuild.console import progress
 from trtbuild.convert.opening import open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import CheckFailed, TrtbuildError
 from trtbuild.names import LAYOUTS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.recipes import Recipes
@@ -263,7 +263,7 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
         quiet: show no progress.
 
     Raises:
-        TrtbuildError: a tensor is another than then, though size and time of its file are the same.
+        CheckFailed: a tensor is another than then, though size and time of its file are the same.
     """
     from trtbuild.convert.execute import digest_source
 
@@ -273,7 +273,7 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
         found = digest_source(plan, parts, advance=advance)
     changed = sorted(label for label, digest in found.items() if expected.get(label) != digest)
     if changed:
-        raise TrtbuildError(
+        raise CheckFailed(
             f"{plan.source.path}: {len(changed)} tensors are not those that were converted: {', '.join(changed[:5])}",
             hint="convert again with --force, or restore the model",
         )

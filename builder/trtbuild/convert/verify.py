@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
+from trtbuild.convert.budget import LARGEST_BLOCK_BYTES
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Piece, Slot

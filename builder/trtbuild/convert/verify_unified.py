@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
+from trtbuild.convert.budget import LARGEST_BLOCK_BYTES
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.verify import Finding, TensorError
 from trtbuild.dtypes import numpy_dtype

@@ -102,7 +102,8 @@ def build_context(
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
-        TrtbuildError: a value does not fit, or the engine and the deployment disagree.
+        UsageError: a value does not fit, or the engine and the deployment disagree.
+        TrtbuildError: a file is missing or damaged.
     """
     try:
         return _build(
@@ -122,7 +123,7 @@ def build_context(
         ) from error
     except ValidationError as error:
         details = "; ".join(f"{item['loc'][0]} = {item['input']!r}: {item['msg']}" for item in error.errors())
-        raise TrtbuildError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
+        raise UsageError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
 
 
 def _build(
@@ -139,7 +140,7 @@ def _build(
     kv_cache_max_tokens: int | None = limits.kv_tokens
     if variant == "engine":
         if "engine_dir" not in paths:
-            raise TrtbuildError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
+            raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
         logits_dtype = check_engine(paths["engine_dir"], checkpoint_config, max_batch_size=limits.max_batch_size)
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
     return RepoContext(

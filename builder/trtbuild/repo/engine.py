@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.source import read_json
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,8 @@ def check_engine(engine_dir: Path, checkpoint_config: Mapping[str, Any], *, max_
     limits.
 
     Raises:
-        TrtbuildError: the repository would promise a larger batch than the engine takes, or the folder holds no engine.
+        UsageError: the repository would promise a larger batch than the engine takes.
+        TrtbuildError: the folder holds no engine.
     """
     if not engine_dir.is_dir():
         logger.warning(
@@ -39,7 +40,7 @@ def check_engine(engine_dir: Path, checkpoint_config: Mapping[str, Any], *, max_
             hint="name the folder that trtllm-build wrote",
         )
     if max_batch_size > build["max_batch_size"]:
-        raise TrtbuildError(
+        raise UsageError(
             f"limits.max_batch_size={max_batch_size} in trtbuild.yaml exceeds max_batch_size={build['max_batch_size']} in {file}",
             hint=f"use at most {build['max_batch_size']}, or build the engine for {max_batch_size}",
         )

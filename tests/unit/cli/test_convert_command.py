@@ -165,7 +165,7 @@ def test_the_source_cannot_be_overwritten(place: str, make_model: Make, cli: Cli
     folder = make_model()
     before = read_safetensors(folder / "model.safetensors")
     code, _, err = cli("convert", folder, "-o", tmp_path / place, "--force")
-    assert code == 1
+    assert code == 2
     assert "would replace" in err or "inside" in err
     assert sorted(read_safetensors(folder / "model.safetensors")) == sorted(before)
 
