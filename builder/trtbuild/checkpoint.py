@@ -22,6 +22,7 @@ from trtbuild.quant.scheme import Role
 from trtbuild.rank_config import QUANT_CFG, hf_config, layout_of
 from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 from trtbuild.source import read_json
+from trtbuild.stored_check import check_stored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +74,7 @@ class Checkpoint:
             if not file.is_file():
                 raise TrtbuildError(f"{file} is missing: mapping says {layout.parallel.world_size} ranks", hint=_HINT)
             header = read_header(file)
-            _compare(file, header, layout, rank)
+            check_stored(str(file), header, layout.tensors(rank), configs="config.json", hint=_HINT)
             tensors.append(header)
         return cls(path, config, layout, tuple(tensors))
 
@@ -302,17 +303,3 @@ def _put_back(rows: NDArray[Any], view: View, source: str, fused: dict[str, NDAr
     for start, stop in view.ranges(0, len(rows)):
         whole[start:stop] = rows[done : done + stop - start]
         done += stop - start
-
-
-def _compare(file: Path, found: Mapping[str, TensorInfo], layout: Layout, rank: Rank) -> None:
-    expected = {tensor.name: tensor for tensor in layout.tensors(rank)}
-    problems = [f"missing: {name}" for name in expected if name not in found]
-    problems += [f"surplus: {name}" for name in found if name not in expected]
-    problems += [
-        f"{name} is {found[name].dtype} {list(found[name].shape)}, expected {tensor.dtype} {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in found and (found[name].dtype, found[name].shape) != (tensor.dtype, tensor.shape)
-    ]
-    if problems:
-        more = f" and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise TrtbuildError(f"{file} does not fit its config.json: {'; '.join(problems[:10])}{more}", hint=_HINT)

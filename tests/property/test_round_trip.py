@@ -168,5 +168,5 @@ def test_experts_that_do_not_divide_are_one_clear_error(
     case = Case(architecture, {**config_of(architecture, sizes), **experts}, tp, 1, ep)
     (tmp_path / "config.json").write_text(json.dumps(case.config))
     write_safetensors(tmp_path / "model.safetensors", source_tensors(case))
-    assert run(["convert", str(tmp_path), "--dry-run", f"--tp={tp}", f"--ep={ep}"]) == 1
+    assert run(["convert", str(tmp_path), "--dry-run", f"--tp={tp}", f"--ep={ep}"]) == 2
     assert message in capsys.readouterr().err

@@ -117,9 +117,7 @@ def encoder(
     recipes, module = knowledge.recipes, part.module
     has_scale, has_codes = recipes.has(module, "weight_scale"), recipes.has(module, "codes")
     if coding.multiplier is None and not has_scale and codec.is_elementwise:
-        look_up = tabled(
-            lambda block: codec.encode(block, coding.whole, dtype), part, source_dtype, is_elementwise=True
-        )
+        look_up = tabled(lambda block: codec.encode(block, coding.whole, dtype), part, source_dtype)
         return lambda block, _: (look_up(block), coding.whole)
 
     def encode(block: NDArray[Any], start: int) -> tuple[NDArray[Any], Scales]:

@@ -17,7 +17,8 @@ from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.budget import DEFAULT_MEMORY_BYTES, LARGEST_BLOCK_BYTES, Budget
 from trtbuild.convert.encoding import Knowledge
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.rank_files import ConversionResult, RankSink
+from trtbuild.convert.rank_files import RankSink
+from trtbuild.convert.sink_files import ConversionResult
 from trtbuild.layout import Part, Slot
 from trtbuild.quant.recipes import Recipes
 from trtbuild.quant.stats import CalibrationStats

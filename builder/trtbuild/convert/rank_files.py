@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,7 @@ from trtbuild.convert.encoding import (
     group_codings,
     rounded_divisor,
 )
-from trtbuild.convert.journal import INPUTS, Journal
+from trtbuild.convert.sink_files import ConversionResult, SinkFiles
 from trtbuild.convert.unified_config import write_json
 from trtbuild.convert.writer import RankWriter
 from trtbuild.dtypes import numpy_dtype
@@ -42,22 +39,7 @@ from trtbuild.safetensors_file import TensorReader
 from trtbuild.shard import Cut
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionResult:
-    """What was read and written.
-
-    Attributes:
-        inputs: label of a part of the source -> SHA-256 of its rows.
-        digests: file name -> tensor name -> SHA-256.
-        kv_scales: per layer, empty without a quantized KV cache.
-    """
-
-    inputs: dict[str, str]
-    digests: dict[str, dict[str, str]]
-    kv_scales: tuple[float, ...]
-
-
-class RankSink:
+class RankSink(SinkFiles):
     """The rank files of one folder under construction.
 
     Args:
@@ -68,25 +50,9 @@ class RankSink:
     def __init__(self, knowledge: Knowledge, folder: Path) -> None:
         plan = knowledge.plan
         self._knowledge, self._plan, self._layout, self._stats = knowledge, plan, plan.layout, knowledge.stats
-        self._folder = folder
-        self._writers: list[RankWriter] = []
-        with ExitStack() as stack:
-            self._journal = stack.enter_context(Journal(folder))
-            for rank in plan.layout.parallel.ranks():
-                name = f"rank{rank.index}.safetensors"
-                writer = RankWriter(folder / name, plan.layout.tensors(rank), done=self._journal.done(name))
-                stack.callback(writer.close)
-                self._writers.append(writer)
-            self._open = stack.pop_all()
-        self._inputs = self._journal.done(INPUTS)
-
-    def __enter__(self) -> RankSink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+        ranks = plan.layout.parallel.ranks()
+        super().__init__(folder, {_file(rank.index): plan.layout.tensors(rank) for rank in ranks})
+        self._writers = list(self._files.values())
 
     @property
     def read_bytes(self) -> int:
@@ -123,18 +89,11 @@ class RankSink:
             for number in range(len(slot.parts)):
                 self._write_part(slot, number, source, codings, check, advance)
         inputs = {part.label: source.digests[part] for part in self.parts(group)}
-        self._inputs.update(inputs)
-        self._journal.add(
-            {(INPUTS, label): digest for label, digest in inputs.items()}
-            | {(f"rank{rank}.safetensors", name): self._writers[rank].digest(name) for rank, name in self._names(group)}
-        )
+        self._note(inputs, [(_file(rank), name) for rank, name in self._names(group)])
 
     def finish(self) -> ConversionResult:
         """Write the KV scales and close the files."""
-        kv_scales = self._write_kv_scales()
-        digests = {f"rank{index}.safetensors": writer.finish() for index, writer in enumerate(self._writers)}
-        self._journal.remove()
-        return ConversionResult(dict(sorted(self._inputs.items())), digests, kv_scales)
+        return self._close(self._write_kv_scales())
 
     def write_beside(self) -> None:
         """Write config.json and the tokenizer."""
@@ -285,6 +244,10 @@ class RankSink:
                 if rank.tp_rank == 0:
                     written.append(values[0])
         return tuple(written)
+
+
+def _file(rank: int) -> str:
+    return f"rank{rank}.safetensors"
 
 
 def _append(
