@@ -93,7 +93,7 @@ def build(
     if CHECKPOINT not in kept:
         check_space(output, work.nbytes)
     if STAGES[-1] in stages and STAGES[-1].name not in kept:
-        target.preflight(job)
+        target.preflight(job, output)
     for note in dict.fromkeys(notes):
         logger.warning("note: %s", note)
     with staged_folder(output, work=run.keys["checkpoint"], needed=work.nbytes) as stage_folder:

@@ -118,8 +118,12 @@ class Target(Protocol):
             UsageError: it cannot be built like this; the message names the nearest that can.
         """
 
-    def preflight(self, job: Job) -> None:
+    def preflight(self, job: Job, folder: Path) -> None:
         """Look for what `finish` needs on this machine, before an hour of conversion.
+
+        Args:
+            job: the resolved deployment.
+            folder: that the build will be in.
 
         Raises:
             ToolFailed: something is missing.

@@ -26,7 +26,7 @@ class PyTorch:
         """
         return list(dict.fromkeys(note for check in CHECKS for note in check(job)))
 
-    def preflight(self, job: Job) -> None:
+    def preflight(self, job: Job, folder: Path) -> None:
         """Look for nothing: building needs no tool."""
 
     def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Recorder:
         """Return a note that names the release."""
         return [f"for {job.release}"]
 
-    def preflight(self, job: Job) -> None:
+    def preflight(self, job: Job, folder: Path) -> None:
         """Need nothing."""
 
     def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
