@@ -238,3 +238,17 @@ def test_every_release_with_engines_and_a_container_fits_itself() -> None:
             assert release.container in boxes
             engine = replace(ENGINE, tensorrt_llm=release.name, tensorrt=release.tensorrt)
             assert compare(engine, Installed.of_release(release, sms=(90,))) == []
+
+
+@pytest.mark.parametrize(("wrote", "noticed"), [("99.0", True), ("4.40.0", False), (None, False), (5, False)])
+def test_planning_notices_a_model_of_newer_transformers_and_reads_it_all_the_same(
+    make_model: Callable[..., Path], cli: Callable[..., tuple[int, str, str]], wrote: object, noticed: bool
+) -> None:
+    pytest.importorskip("transformers")
+    model = make_model()
+    file = model / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "transformers_version": wrote}))
+    code, out, err = cli("plan", model, "--target", "tensorrt", "--json")
+    assert code == 0, err
+    warnings = json.loads(out)["conversion"]["warnings"]
+    assert any("written by transformers 99.0" in line for line in warnings) is noticed
