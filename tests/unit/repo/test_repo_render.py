@@ -198,12 +198,12 @@ class TestEngine:
     def test_an_engine_of_another_kind_of_gpu_or_tensorrt_is_refused(
         self, context: Context, engine: Path, gpu: str, refused: bool
     ) -> None:
-        built = {"sm": 89, "tensorrt": "10.14.1.48"}
-        (engine / "manifest.json").write_text(json.dumps({"built_with": built}))
+        built = {"kind": "engine", "sm": 89, "tensorrt": "10.14.1.48"}
+        (engine / "manifest.json").write_text(json.dumps(built))
         sections = {"target": "tensorrt", "tensorrt_llm": "1.2.0", "hardware": {"gpu": gpu}}
         if not refused:
             context(**sections)
-            (engine / "manifest.json").write_text(json.dumps({"built_with": {**built, "tensorrt": "10.14.1.47"}}))
+            (engine / "manifest.json").write_text(json.dumps({**built, "tensorrt": "10.14.1.47"}))
         with pytest.raises(TrtbuildError, match="SM89.*SM90" if refused else r"10\.14\.1\.47.*10\.14\.1\.48"):
             context(**sections)
 
