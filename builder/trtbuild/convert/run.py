@@ -23,6 +23,7 @@ from trtbuild.parallel import Parallel
 from trtbuild.quant.recipes import Recipes
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
+from trtbuild.trtllm.notices import transformers_notices
 from trtbuild.unified_layout import UnifiedLayout
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
     plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
         plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
-    plan = replace(plan, warnings=(*plan.warnings, *hardware))
+    plan = replace(plan, warnings=(*plan.warnings, *hardware, *transformers_notices(source.path)))
     if plan.needs_calibration:
         from trtbuild.quant.calibrate.samples import check_samples
 

@@ -19,8 +19,8 @@ from trtbuild.source import read_json
 #: An SM number as tools write it: 90, sm90, sm_90a, 9.0.
 _SM = re.compile(r"(?:sm_?)?(\d+)\.?(\d)[af]?")
 Kind = Literal["engine", "checkpoint", "model"]
-#: Key of an engine's manifest.json that holds what built it: tensorrt_llm, tensorrt, sm, gpu, driver.
-BUILT_WITH = "built_with"
+#: `kind` of the manifest beside an engine, which says what built it: tensorrt_llm, tensorrt, sm, gpu, driver.
+MANIFEST_KIND = "engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _engine(folder: Path, config: Mapping[str, Any], generation: Generation) -> 
         str(folder),
         "engine",
         tensorrt_llm=str(config.get("version") or built.get("tensorrt_llm") or ""),
-        tensorrt=str(built.get("tensorrt") or ""),
+        tensorrt=_tensorrt(built),
         sm=_sm(built),
         driver=str(built.get("driver") or ""),
         world_size=world_size,
@@ -134,13 +134,15 @@ def _checkpoint(folder: Path, config: Mapping[str, Any]) -> Artifact:
 
 
 def _built_with(folder: Path) -> Mapping[str, Any]:
-    """Return what a manifest beside the engine, or one folder above it, says about its build; empty when there is none."""
-    for file in (folder / manifest.NAME, folder.parent / manifest.NAME):
-        if file.is_file():
-            found = read_json(file).get(BUILT_WITH)
-            if isinstance(found, dict):
-                return found
-    return {}
+    """Return what the manifest beside the engine says about its build; empty when there is none, or one of something else."""
+    file = folder / manifest.NAME
+    found = read_json(file) if file.is_file() else {}
+    return found if found.get("kind") == MANIFEST_KIND else {}
+
+
+def _tensorrt(built: Mapping[str, Any]) -> str:
+    """Return the TensorRT that was seen when the engine was built; what was only taken from the table says nothing."""
+    return str(built.get("tensorrt") or "") if built.get("tensorrt_is_measured", True) else ""
 
 
 def _sm(built: Mapping[str, Any]) -> int | None:

@@ -36,7 +36,7 @@ def write_engine(
     config = {"version": version, "pretrained_config": {"mapping": mapping}, "build_config": {"max_batch_size": 8}}
     (folder / "config.json").write_text(json.dumps(config))
     if built is not None:
-        (folder / "manifest.json").write_text(json.dumps({"built_with": built}))
+        (folder / "manifest.json").write_text(json.dumps({"kind": "engine", **built}))
     for rank in range(mapping.get("tp_size", 1) * mapping.get("pp_size", 1)):
         with (folder / f"rank{rank}.engine").open("wb") as file:
             file.truncate(megabytes * 2**20)

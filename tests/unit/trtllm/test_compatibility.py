@@ -44,7 +44,7 @@ def write(tmp_path: Path) -> Write:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
         if built_with is not None:
-            (folder / "manifest.json").write_text(json.dumps({"built_with": built_with}))
+            (folder / "manifest.json").write_text(json.dumps({"kind": "engine", **built_with}))
         return folder
 
     return make
@@ -192,16 +192,19 @@ def test_an_engine_of_another_generation_is_refused_and_renaming_keys_is_not_sug
         assert "rename" not in each.remedy
 
 
-def test_the_manifest_beside_an_engine_or_above_it_says_what_built_it(write: Write) -> None:
+def test_the_manifest_beside_an_engine_says_what_built_it(write: Write) -> None:
     built = {"tensorrt": "10.11.0.33", "sm": "sm_90a", "driver": "575.57.08"}
     engine = read_artifact(write(config(world_size=4), built))
     assert (engine.tensorrt_llm, engine.tensorrt, engine.sm, engine.driver) == ("0.21.0", "10.11.0.33", 90, "575.57.08")
     assert engine.world_size == 4
-    folder = write(config(), name="build")
-    (folder / "engine").mkdir()
-    (folder / "config.json").rename(folder / "engine" / "config.json")
-    (folder / "manifest.json").write_text(json.dumps({"built_with": {"gpu": "NVIDIA H100 80GB HBM3"}}))
-    assert read_artifact(folder / "engine").sm == 90
+    other = write(config(), {"gpu": "NVIDIA H100 80GB HBM3", "sm": None}, name="other")
+    assert read_artifact(other).sm == 90
+
+
+def test_a_tensorrt_that_was_not_seen_and_a_manifest_of_something_else_say_nothing(write: Write) -> None:
+    assert read_artifact(write(config(), {"tensorrt": "10.11.0.33", "tensorrt_is_measured": False})).tensorrt == ""
+    other = write(config(), {"kind": "build", "tensorrt": "10.11.0.33", "sm": 90}, name="other")
+    assert (read_artifact(other).tensorrt, read_artifact(other).sm) == ("", None)
 
 
 @pytest.mark.parametrize(
@@ -238,3 +241,17 @@ def test_every_release_with_engines_and_a_container_fits_itself() -> None:
             assert release.container in boxes
             engine = replace(ENGINE, tensorrt_llm=release.name, tensorrt=release.tensorrt)
             assert compare(engine, Installed.of_release(release, sms=(90,))) == []
+
+
+@pytest.mark.parametrize(("wrote", "noticed"), [("99.0", True), ("4.40.0", False), (None, False), (5, False)])
+def test_planning_notices_a_model_of_newer_transformers_and_reads_it_all_the_same(
+    make_model: Callable[..., Path], cli: Callable[..., tuple[int, str, str]], wrote: object, noticed: bool
+) -> None:
+    pytest.importorskip("transformers")
+    model = make_model()
+    file = model / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "transformers_version": wrote}))
+    code, out, err = cli("plan", model, "--target", "tensorrt", "--json")
+    assert code == 0, err
+    warnings = json.loads(out)["conversion"]["warnings"]
+    assert any("written by transformers 99.0" in line for line in warnings) is noticed
