@@ -104,3 +104,18 @@ def load_target(name: str) -> Target:
     module, _, attribute = TARGETS[name].partition(":")
     target: Target = getattr(import_module(module), attribute)()
     return target
+
+
+def target_notes(job: Job) -> list[str]:
+    """Return what the target of a job has to say about it; nothing where its module is not part of this installation.
+
+    Raises:
+        UsageError: the job cannot be built like this.
+    """
+    try:
+        target = load_target(job.deployment.target)
+    except ModuleNotFoundError as error:
+        if error.name != TARGETS[job.deployment.target].partition(":")[0]:
+            raise
+        return []
+    return target.check(job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trtbuild.errors import UsageError
@@ -79,3 +81,11 @@ def test_the_memory_that_was_published_is_what_the_table_says() -> None:
 def test_a_plain_name_is_the_first_row_of_its_kind() -> None:
     for kind in {spec.kind for spec in SPECS}:
         assert find_spec(kind) == next(spec for spec in SPECS if spec.kind == kind)
+
+
+def test_the_page_has_every_row() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "planning.md").read_text(encoding="utf-8")
+    for spec in SPECS:
+        mark = "" if spec.evidence == "known" else " *"
+        assert f"| {spec.name} | {spec.sm} | {spec.memory_bytes / GIB:.2f}{mark} |" in page
+    assert page.count("\n| ") >= len(SPECS)
