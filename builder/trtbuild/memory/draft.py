@@ -15,7 +15,7 @@ from typing import Any
 from trtbuild.convert.opening import OpenedSource
 from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.dims import ConfigReader
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.memory.kv import Group, RankCache, rank_caches
 from trtbuild.memory.lines import Line
 from trtbuild.memory.weights import rank_weights
@@ -54,13 +54,19 @@ def plan_draft(deployment: Deployment, parallel: Parallel, element: float) -> Dr
 
     Raises:
         TrtbuildError: the folder cannot be opened.
+        UsageError: it cannot be cut as the target is.
     """
     assert deployment.speculative.draft_model is not None
     source = SourceCheckpoint.open(Path(deployment.speculative.draft_model))
     per_block = deployment.kv_cache.tokens_per_block
     if deployment.speculative.mode == "draft_target":
         cut = Parallel(parallel.tp_size, 1)
-        plan = plan_conversion(OpenedSource(source), replace(ConversionOptions(), parallel=cut))
+        try:
+            plan = plan_conversion(OpenedSource(source), ConversionOptions(parallel=cut))
+        except TrtbuildError as error:
+            raise UsageError(
+                f"speculative.draft_model {source.path}: {error.message}", hint=error.hint or "use another draft model"
+            ) from error
         weights = rank_weights(plan.layout, is_unified=False)[0]
         everywhere = (None,) * plan.dims.num_layers
         cache = rank_caches(plan.dims, cut, everywhere, element=element, tokens_per_block=per_block)[0]

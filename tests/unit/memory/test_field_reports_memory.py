@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.memory.shapes import CONFIGS, write_deployment
+from tests.unit.memory.shapes import CONFIGS, write_deployment, write_sparse
 
 from trtbuild.arch.registry import lookup
 from trtbuild.errors import UsageError
@@ -317,6 +317,29 @@ def test_a_draft_model_takes_weights_and_cache(estimated: Make, model: Any) -> N
     assert line(it, "draft model") == 2 * by_hand
     assert it.worst.cache.token_bytes - it.worst.own_cache.token_bytes == 2 * 16 * 4 * 64 * 2
     assert it.pool.blocks[None] < plain.pool.blocks[None]
+
+
+def test_a_draft_model_that_cannot_be_cut_like_the_target_is_named(estimated: Make, model: Any) -> None:
+    """Qwen2-0.5B has 14 heads, which four ranks cannot share."""
+    speculative = {"mode": "draft_target", "draft_model": str(model("qwen2-0.5b")), "max_draft_len": 4}
+    with pytest.raises(UsageError, match="draft_model .*qwen2-0.5b: num_attention_heads=14 cannot be split over tp=4"):
+        estimated("llama3-8b", parallel={"tp_size": 4}, speculative=speculative)
+
+
+def test_heads_are_whole_on_every_rank_with_the_cache_of_their_layers(estimated: Make, tmp_path: Path) -> None:
+    heads = tmp_path / "eagle"
+    heads.mkdir()
+    config = {"num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+    (heads / "config.json").write_text(json.dumps(config))
+    write_sparse(heads / "model.safetensors", [("fc.weight", [4096, 12288])], "BF16")
+    speculative = {"mode": "eagle3", "draft_model": str(heads), "max_draft_len": 4}
+    it = estimated("llama3-8b", target="pytorch", parallel={"tp_size": 2}, speculative=speculative)
+    assert line(it, "draft heads") == 2 * 4096 * 12288
+    assert it.worst.cache.token_bytes - it.worst.own_cache.token_bytes == 2 * 4 * 128 * 2
+    (heads / "config.json").write_text("{}")
+    it = estimated("llama3-8b", target="pytorch", speculative=speculative)
+    assert it.worst.cache.token_bytes == it.worst.own_cache.token_bytes
+    assert any("names no attention" in remark for remark in remarks(it))
 
 
 def test_logits_grow_with_draft_tokens_and_prompts_have_a_line_of_their_own(estimated: Make) -> None:
