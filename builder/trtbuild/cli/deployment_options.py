@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option("--pp", type=click.IntRange(min=1), metavar="N", help="Pipeline parallel size."),
     click.option("--ep", type=click.IntRange(min=1), metavar="N", help="Expert parallel size (models with experts only)."),
     click.option("--embedding", type=click.Choice(EMBEDDINGS), help="Keep the embedding whole on each rank, or cut it over the vocabulary or the hidden size."),
-    click.option("--gpu", metavar="NAME", help="Refuse formats that do not run on this GPU, e.g. h100, 'RTX 4090', sm90; default: not checked."),
+    click.option("--gpu", metavar="NAME", help="Refuse what does not run on this GPU (and, in plan, what does not fit), e.g. h100, 'RTX 4090', sm90; default: not checked."),
     click.option("--group-size", type=click.Choice(list(map(str, GROUP_SIZES))), help="Inputs that share an INT4 scale; default: 128 where the model allows it, else 64."),
     click.option("--smoothquant-alpha", type=click.FloatRange(0, 1), metavar="A", help="int8_smoothquant: share of the range that moves from inputs to weights; default 0.5."),
     click.option("--smoothquant-mode", type=click.Choice(list(SMOOTHQUANT_MODES)), help="int8_smoothquant: what has a scale of its own; all but per_channel are for target tensorrt; default per_channel."),

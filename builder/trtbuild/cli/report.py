@@ -40,33 +40,6 @@ def _rank_row(rank: Mapping[str, Any]) -> tuple[str, ...]:
     return (*numbers, "-".join(map(str, rank["layers"])), str(rank["num_tensors"]), size(rank["bytes"]))
 
 
-def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a deployment plan (`planning.plan`)."""
-    if as_json:
-        print_json(plan)
-        return
-    if not plan["is_converted"]:
-        held = ", ".join(f"{size(count)} {dtype}" for dtype, count in plan["weight_bytes"].items())
-        click.echo(
-            f"{click.style(plan['architecture'], bold=True)} is not converted: {plan['reason']}.\n{plan['num_parameters']:,} parameters: {held}; "
-            f"{plan['kv_values_per_token']:,} numbers of KV cache per token.\n{plan['instead']}."
-        )
-        return
-    print_conversion_plan(plan["conversion"], as_json=False)
-    limits = plan["limits"]
-    print_text(
-        f"target {plan['target']}; up to {limits['max_batch_size']} requests of {limits['max_seq_len']} tokens, "
-        f"{limits['max_num_tokens']} tokens per step"
-    )
-    largest = max(plan["kv_cache"], key=lambda rank: rank["bytes_per_token"])
-    print_text(
-        f"KV pool: {limits['num_blocks']} blocks of {limits['tokens_per_block']} tokens ({limits['full_length_sequences']} sequences of full "
-        f"length), {size(largest['bytes_per_token'])} per token and {size(largest['pool_bytes'])} on the fullest rank"
-    )
-    for note in plan.get("notes", ()):
-        print_text(f"note: {note}")
-
-
 def print_conversion(manifests: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
     """Print what was converted: folder -> manifest."""
     if as_json:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
-from trtbuild.convert.opening import open_source
+from trtbuild.convert.opening import OpenedSource, open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
 from trtbuild.errors import CheckFailed, TrtbuildError
@@ -51,10 +51,28 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
         UsageError: an option this version does not have.
         TrtbuildError: the model cannot be converted like this.
     """
+    hardware = check_formats(deployment)
+    plan = plan_opened(deployment, open_source(deployment), layers=layers, also=also)
+    return replace(plan, warnings=(*plan.warnings, *hardware))
+
+
+def plan_opened(
+    deployment: Deployment, opened: OpenedSource, *, layers: int | None = None, also: Sequence[str] = ()
+) -> ConversionPlan:
+    """Plan the conversion of a model that is open already; whether the GPU takes the format is not looked at.
+
+    Args:
+        deployment: what to convert.
+        opened: its model.
+        layers: convert only so many layers, for trials.
+        also: layouts that will be written from the same read.
+
+    Raises:
+        UsageError: an option this version does not have.
+        TrtbuildError: the model cannot be converted like this.
+    """
     quantization, parallel = deployment.quantization, deployment.parallel
     is_unified = LAYOUTS[deployment.target] == "unified"
-    hardware = _check_hardware(deployment)
-    opened = open_source(deployment)
     source = opened.source
     options = ConversionOptions(
         quantization=quantization.scheme,
@@ -82,7 +100,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
     plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
         plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
-    plan = replace(plan, warnings=(*plan.warnings, *hardware, *transformers_notices(source.path)))
+    plan = replace(plan, warnings=(*plan.warnings, *transformers_notices(source.path)))
     if plan.needs_calibration:
         from trtbuild.quant.calibrate.samples import check_samples
 
@@ -110,7 +128,7 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
         TrtbuildError: the model cannot be converted like this for one of the targets.
     """
     first = next((each for each in deployments if LAYOUTS[each.target] == "ranks"), deployments[0])
-    extra = [warning for each in deployments for warning in _check_hardware(each)]
+    extra = [warning for each in deployments for warning in check_formats(each)]
     plan = plan_deployment(first, layers=layers, also=[LAYOUTS[each.target] for each in deployments])
     for deployment in deployments:
         if LAYOUTS[deployment.target] != LAYOUTS[first.target]:
@@ -118,7 +136,12 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
     return replace(plan, warnings=tuple(dict.fromkeys((*plan.warnings, *extra))))
 
 
-def _check_hardware(deployment: Deployment) -> list[str]:
+def check_formats(deployment: Deployment) -> list[str]:
+    """Return warnings about number formats that are not documented for the GPU of a deployment.
+
+    Raises:
+        UsageError: one does not run there; see `hardware.check_hardware`.
+    """
     if deployment.hardware.gpu is None:
         return []
     from trtbuild.hardware import check_hardware
