@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from trtbuild.checkpoint import TOKENIZER_FOLDER
@@ -13,6 +14,8 @@ from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_checkpoint import UnifiedCheckpoint
+
+logger = logging.getLogger(__name__)
 
 
 def context_of(
@@ -43,6 +46,11 @@ def context_of(
     config, tokenizer_dir = read_json(checkpoint_dir / "config.json"), checkpoint_dir / TOKENIZER_FOLDER
     if not is_rank_folder(checkpoint_dir):
         unified = UnifiedCheckpoint.open(checkpoint_dir)
+        if LAYOUTS[deployment.target] == "unified":
+            from trtbuild.targets.pytorch import check_folder
+
+            for note in check_folder(deployment, unified):
+                logger.warning("note: %s", note)
         config = {
             "vocab_size": unified.dims.vocab_size,
             "max_position_embeddings": unified.dims.max_position_embeddings,
