@@ -50,6 +50,11 @@ def context_of(
     config, tokenizer_dir = read_json(checkpoint_dir / "config.json"), checkpoint_dir / TOKENIZER_FOLDER
     if not is_rank_folder(checkpoint_dir):
         unified = UnifiedCheckpoint.open(checkpoint_dir)
+        if LAYOUTS[deployment.target] == "unified":
+            from trtbuild.targets.pytorch import check_folder
+
+            for note in check_folder(deployment, unified):
+                logger.warning("note: %s", note)
         config = {
             "vocab_size": unified.dims.vocab_size,
             "max_position_embeddings": unified.dims.max_position_embeddings,

@@ -5,14 +5,53 @@ Nothing is compiled. Beside the checkpoint lie the arguments of the LLM API for 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trtbuild.gpus import find_gpu
+from trtbuild.limits import resolve_limits
 from trtbuild.manifest import CHECKPOINT
+from trtbuild.parallel import Parallel
+from trtbuild.spec import Deployment
 from trtbuild.targets.base import Job
 from trtbuild.targets.pytorch_checks import CHECKS, facts_of
 from trtbuild.trtllm.llm_serve import SCRIPT_NAME, YAML_NAME, serve_command, serve_script, yaml_text
 from trtbuild.trtllm.llm_settings import arguments
+from trtbuild.trtllm.versions import DEFAULT, Release, Version, find_release
+from trtbuild.unified_checkpoint import UnifiedCheckpoint
+
+
+def check_folder(deployment: Deployment, checkpoint: UnifiedCheckpoint) -> list[str]:
+    """Return notes about serving a unified folder, wherever it comes from.
+
+    Raises:
+        UsageError: it, or the deployment, cannot be served.
+    """
+    dims, parallel = checkpoint.dims, deployment.parallel
+    job = Job(
+        deployment,
+        find_release(deployment.tensorrt_llm or DEFAULT),
+        dims,
+        Parallel(parallel.tp_size, parallel.pp_size, moe_ep_size=parallel.ep_size),
+        resolve_limits(deployment, dims.max_position_embeddings, dims.rope.scaling if dims.rope else None),
+        dims.dtype,
+        checkpoint.quant_algo,
+        checkpoint.kv_cache_quant_algo,
+        find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None,
+    )
+    return [*PyTorch().check(job), *_library_notes(job.release, checkpoint.config)]
+
+
+def _library_notes(release: Release, config: Mapping[str, Any]) -> list[str]:
+    """Return a note when a model was written by a later transformers than the release has inside."""
+    wrote, inside = config.get("transformers_version"), release.transformers
+    later, known = Version.parse(str(wrote)), Version.parse(inside)
+    if later is None or known is None or later.line <= known.line:
+        return []
+    return [
+        f"config.json was written by transformers {wrote}, and TensorRT-LLM {release} has {inside}: it may not know the model's settings"
+    ]
 
 
 class PyTorch:

@@ -7,7 +7,10 @@ calendar of renames). What is unmarked there was read in the first and the last 
 from __future__ import annotations
 
 from trtbuild.trtllm.llm_arg_types import (
+    BY_PREFIX,
     EVER,
+    NEW_IN_1_1,
+    NEW_IN_1_2,
     NEWEST,
     ONLY_1_0,
     ONLY_1_2,
@@ -41,6 +44,10 @@ _QUANT = (
 )
 #: WIDEEP is gone in newest source (1.11).
 _WIDEEP = Life(Span("1.2.0", "1.3.0rc21", "inferred", "1.2-era source; gone in newest"))
+#: Not in the copy around 1.1; the default of 1.2 (1.6, doubt 3).
+_AUTO = Life(
+    Span("1.2.0", None, "inferred", "1.2-era source"), Span("1.1.0", "1.2.0", "inferred", "not in the copy around 1.1")
+)
 
 TOP: dict[str, Arg] = {
     "model": text(refused="the server gets the checkpoint on its command line"),
@@ -86,7 +93,7 @@ TOP: dict[str, Arg] = {
     "reasoning_parser": text(), "otlp_traces_endpoint": text(life=SINCE_1_1),
     "return_perf_metrics": flag(life=SINCE_1_1),
     "perf_metrics_max_requests": integer("0", low=0, life=SINCE_1_1, note="deprecated in newest for perf_metrics_output_dir"),
-    "orchestrator_type": text("rpc", "ray", life=SINCE_1_2),
+    "orchestrator_type": text("rpc", "ray", life=NEW_IN_1_2),
     "env_overrides": mapping(life=SINCE_1_2),
     "backend": text(refused="target pytorch means the PyTorch backend"),
     "decoding_config": anything(refused="deprecated; use the section speculative of trtbuild.yaml"),
@@ -156,7 +163,7 @@ NESTED: dict[str, dict[str, Arg]] = {
         "event_buffer_max_size": integer("0", low=0), "attention_dp_events_gather_period_ms": integer("5", low=0, life=SINCE_1_1),
         "enable_partial_reuse": flag("true"), "copy_on_partial_reuse": flag("true"), "use_uvm": flag(),
         "max_gpu_total_bytes": integer("0", low=0, life=SINCE_1_1),
-        "dtype": text("auto", "fp8", Value("nvfp4", SINCE_1_1), Value("float16", SINCE_1_1), Value("bfloat16", SINCE_1_1), Value("float32", SINCE_1_1), Value("fp8_ds_mla", NEWEST), default="auto", nullable=False),
+        "dtype": text("auto", "fp8", Value("nvfp4", NEW_IN_1_1), Value("float16", NEW_IN_1_1), Value("bfloat16", NEW_IN_1_1), Value("float32", NEW_IN_1_1), Value("fp8_ds_mla", NEWEST), default="auto", nullable=False),
         "mamba_ssm_cache_dtype": text("auto", "float16", "bfloat16", "float32", default="auto", life=SINCE_1_1),
         "tokens_per_block": integer("32", low=1),
         "use_kv_cache_manager_v2": anything(life=SINCE_1_2, note="prototype"), "max_util_for_resume": number("0.95", low=0, high=1, life=SINCE_1_2),
@@ -166,6 +173,7 @@ NESTED: dict[str, dict[str, Arg]] = {
             mamba_state_config=mapping(), enable_swa_scratch_reuse=flag(), kv_cache_event_hash_algo=text(), block_reuse_config=section("block_reuse_config"),
             pool_ratio=anything(), avg_seq_len=integer(low=1), disk_prefetch_num_reqs=integer(low=0), fp8_context_mla_kv_len_cap=integer(low=0),
         ),
+        "kv_pool_rebalance_*": anything(life=BY_PREFIX),
         **in_(RC4, host_cache_bind_to_gpu_numa_node=flag(), disk_io_threads=integer(low=1), cold_tier_offload_min_priority=integer(low=0)),
     },
     "block_reuse_config": {"policy": text("all_reusable", "per_request", "per_conversation", life=NEWEST), "max_num_turns": integer(low=1, life=NEWEST)},
@@ -179,8 +187,8 @@ NESTED: dict[str, dict[str, Arg]] = {
     "cuda_graph_config": {"batch_sizes": numbers(), "max_batch_size": integer("128", low=0), "enable_padding": flag()},
     "moe_config": {
         "backend": text(
-            Value("AUTO", SINCE_1_1), "CUTLASS", Value("CUTEDSL", SINCE_1_1), "TRTLLM", Value("DEEPGEMM", SINCE_1_1), "VANILLA", "TRITON", Value("WIDEEP", _WIDEEP),
-            Value("DENSEGEMM", NEWEST), Value("MARLIN", NEWEST), default="AUTO from 1.1 on, before CUTLASS", nullable=False,
+            Value("AUTO", _AUTO), "CUTLASS", Value("CUTEDSL", SINCE_1_1), "TRTLLM", Value("DEEPGEMM", SINCE_1_1), "VANILLA", "TRITON", Value("WIDEEP", _WIDEEP),
+            Value("DENSEGEMM", NEWEST), Value("MARLIN", NEWEST), Value("MEGAMOE_*", BY_PREFIX), default="AUTO from 1.2 on, before CUTLASS", nullable=False,
         ),
         "max_num_tokens": integer(low=1), "load_balancer": anything(), "disable_finalize_fusion": flag(life=SINCE_1_1),
         "use_low_precision_moe_combine": flag(life=SINCE_1_2, note="NVFP4 only"),
@@ -188,7 +196,7 @@ NESTED: dict[str, dict[str, Arg]] = {
     "nvfp4_gemm_config": {"allowed_backends": texts("cutlass", "cublaslt", "cuda_core", "cutedsl", Value("marlin", NEWEST), life=SINCE_1_2)},
     "attention_dp_config": {
         "enable_balance": flag(), "timeout_iters": integer("50", low=0), "batching_wait_iters": integer("10", low=0),
-        **in_(NEWEST, kv_cache_routing_config=mapping()),
+        "kv_cache_routing_*": anything(life=BY_PREFIX),
     },
     "torch_compile_config": {
         "enable_fullgraph": flag("true"), "enable_inductor": flag(), "enable_piecewise_cuda_graph": flag(note="newest prefers prefill_cuda_graph_backend"),

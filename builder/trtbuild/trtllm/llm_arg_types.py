@@ -5,6 +5,7 @@ Knows no argument and compares no versions: `Release.within` does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -36,14 +37,27 @@ class Life:
 
 _BOTH = "source of 1.1, 1.2 and 1.4 candidates"
 EVER = Life(Span(None, None, "known", _BOTH))
-SINCE_1_1 = Life(Span("1.1.0", None, "inferred", "source of 1.1; the 1.0 copy has others"))
-SINCE_1_2 = Life(Span("1.2.0", None, "inferred", "in 1.2-era source, not in older"))
+SINCE_1_1 = Life(
+    Span("1.1.0", None, "inferred", "read in source of 1.1 or later"),
+    Span(None, "1.1.0", "inferred", "not read in source of 1.0"),
+)
+SINCE_1_2 = Life(
+    Span("1.2.0", None, "inferred", "read in 1.2-era source"),
+    Span(None, "1.2.0", "inferred", "not read in older source"),
+)
+NEW_IN_1_1 = Life(Span("1.1.0", None, "inferred", "the 1.0 copy has no such value"))
+NEW_IN_1_2 = Life(Span("1.2.0", None, "inferred", "calendar of renames: 1.2"))
 SINCE_1_3 = Life(
     Span("1.3.0rc0", None, "inferred", "calendar of renames: 1.3"), Span("1.2.0", "1.3.0rc0", "inferred", "")
 )
 NEWEST = Life(
     Span("1.4.0rc0", None, "inferred", "in newest source, not in 1.2-era source"),
     Span("1.3.0rc2", "1.4.0rc0", "inferred", "between the two copies"),
+)
+#: Documented by the beginning of its name only.
+BY_PREFIX = Life(
+    Span("99.0.0", None, "inferred", "named by its beginning only, for mid 2026"),
+    Span("1.3.0rc2", None, "inferred", "newest source"),
 )
 RC4 = Life(Span("1.4.0rc4", None, "known", "documentation of 1.4.0rc4"))
 ONLY_1_0 = Life(Span(None, "1.1.0", "inferred", "the 1.0 copy; replaced in 1.1"))
@@ -115,8 +129,19 @@ class Arg:
             return f"is out of range, need {_bounds(self.low, self.high)}"
         allowed = self.allowed(release)
         texts = value if self.kind == "list of text" else [value] if self.kind == "text" else []
-        wrong = [text for text in texts if self.values and text not in allowed]
+        wrong = [text for text in texts if self.values and not any(_matches(name, text) for name in allowed)]
         return f"is not allowed in TensorRT-LLM {release}: use {', '.join(allowed)}" if wrong else ""
+
+
+def _matches(name: str, given: str) -> bool:
+    return given.startswith(name[:-1]) if name.endswith("*") else given == name
+
+
+def row_of(table: Mapping[str, Arg], key: str) -> Arg | None:
+    """Return the row of a key; a row may be named by the beginning of its name, with a star."""
+    return table.get(key) or next(
+        (arg for name, arg in table.items() if name.endswith("*") and _matches(name, key)), None
+    )
 
 
 def _bounds(low: float | None, high: float | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from trtbuild.errors import UsageError
 from trtbuild.trtllm.llm_arg_tables import NESTED, OLD_NAMES, TOP
-from trtbuild.trtllm.llm_arg_types import Arg, Life
+from trtbuild.trtllm.llm_arg_types import Arg, Life, row_of
 from trtbuild.trtllm.llm_speculative import DECODING_TYPES, fields_of
 from trtbuild.trtllm.versions import RELEASES, Feature, Release
 
@@ -145,7 +145,7 @@ class LlmArgs:
             if parent is None or parent.kind != "section":
                 return None
             table = fields_of(decoding) if parent.section == SPECULATIVE else NESTED[parent.section]
-        return table.get(path[-1])
+        return row_of(table, path[-1])
 
     def _find(self, path: Path, where: str, decoding: str) -> Arg:
         """Return the row of an argument that this release has.

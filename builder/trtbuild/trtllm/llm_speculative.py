@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from trtbuild.trtllm.llm_arg_types import (
     EVER,
+    NEW_IN_1_2,
     NEWEST,
     SINCE_1_1,
     SINCE_1_2,
@@ -75,7 +76,7 @@ DECODING_TYPES: dict[str, Decoding] = {
             "eagle_choices": anything(life=UNTIL_RC21, note="deprecated"), "use_dynamic_tree": flag(), "dynamic_tree_max_topK": integer(low=1),
             "sa_config": mapping(life=NEWEST),
         },
-        SINCE_1_2,
+        NEW_IN_1_2,
     ),
     "Eagle": Decoding(
         {
@@ -92,9 +93,9 @@ DECODING_TYPES: dict[str, Decoding] = {
         "max_matching_ngram_size": integer("0 or 2", low=0), "is_keep_all": flag("true"), "is_use_oldest": flag("true"), "is_public_pool": flag("true"),
     }),
     "DraftTarget": Decoding({}, UNTIL_1_2, renamed_to="Draft_Target"),
-    "Draft_Target": Decoding({"draft_target_one_model": flag(life=NEWEST)}, SINCE_1_2),
+    "Draft_Target": Decoding({"draft_target_one_model": flag(life=NEWEST)}, NEW_IN_1_2),
     "UserProvided": Decoding({}, UNTIL_1_2, renamed_to="User_Provided", refused="its drafter is a Python object, which a YAML file cannot hold"),
-    "User_Provided": Decoding({}, SINCE_1_2, refused="its drafter is a Python object, which a YAML file cannot hold"),
+    "User_Provided": Decoding({}, NEW_IN_1_2, refused="its drafter is a Python object, which a YAML file cannot hold"),
     "AUTO": Decoding({}, SINCE_1_1),
     "SaveState": Decoding({}, SINCE_1_2),
     "PARD": Decoding({}, _PARD),

@@ -113,7 +113,7 @@ FEATURES: dict[Feature, Span] = {
     Feature.EAGLE3: Span("1.2.0", None, "inferred", "1.2-era source splits Eagle and Eagle3"),
     Feature.DRAFT_TARGET_UNDERSCORE: Span("1.2.0", None, "inferred", "spelling in 1.2-era source"),
     Feature.MTP_DRAFT_LEN: Span("1.3.0rc0", None, "inferred", "newest source; the old name is an alias there"),
-    Feature.MOE_BACKEND_AUTO: Span("1.1.0", None, "inferred", "field tables: the 1.0 copy has no AUTO"),
+    Feature.MOE_BACKEND_AUTO: Span("1.2.0", None, "inferred", "1.2-era source; the copy around 1.1 has no AUTO"),
     Feature.SEED_NAMES: Span("0.20.0", None, "known", "templates of branch r25.05, commit c2e65b8"),
     Feature.PERF_METRICS: Span("0.19.0", None, "known", "templates of 0.19"),
     Feature.NUM_TOKENS_OUTPUTS: Span("0.21.0", None, "inferred", "PR #5445 of June 2025"),

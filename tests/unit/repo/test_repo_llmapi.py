@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,81 @@ def test_what_the_model_cannot_serve_is_refused(
     assert code == 2
     assert message in err
     assert not (tmp_path / "out").exists()
+
+
+GOLDENS = Path(__file__).parents[2] / "goldens"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies a quantized golden folder, with a tokenizer and with changes to its JSON files."""
+
+    def make(name: str, *, config: dict[str, Any] | None = None, quantization: dict[str, Any] | None = None) -> Path:
+        made = tmp_path / "folder"
+        shutil.copytree(GOLDENS / name, made)
+        (made / "tokenizer.json").write_text("{}")
+        (made / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+        for file, change in (("config.json", config), ("hf_quant_config.json", quantization)):
+            if change is not None:
+                data = json.loads((made / file).read_text()) if (made / file).is_file() else {"quantization": {}}
+                (data["quantization"] if file.startswith("hf_") else data).update(change)
+                (made / file).write_text(json.dumps(data))
+        return made
+
+    return make
+
+
+def render_folder(cli: Cli, checkpoint: Path, tmp_path: Path, **sections: Any) -> tuple[int, str]:
+    data = {"model": {"path": str(checkpoint)}, "target": "pytorch", **sections}
+    (tmp_path / "trtbuild.yaml").write_text(yaml.safe_dump(data))
+    code, _, err = cli("render", tmp_path / "trtbuild.yaml", "--checkpoint", checkpoint, "-o", tmp_path / "out")
+    assert (tmp_path / "out").exists() is (code == 0)
+    return code, err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["llama/hf/fp8_kvfp8", "llama/hf/fp8_block", "llama/hf/fp8_pc_pt", "llama/hf/int4_awq_g64", "llama/hf/w4a8_awq_g64", "llama/hf/nvfp4", "mixtral/hf/fp8"],
+)  # fmt: skip
+def test_folders_of_modelopt_are_served(folder: Callable[..., Path], tmp_path: Path, cli: Cli, name: str) -> None:
+    code, err = render_folder(cli, folder(name), tmp_path)
+    assert code == 0, err
+    found = arguments(tmp_path / "out")
+    assert found.get("kv_cache_config", {}).get("dtype") == ("fp8" if "kvfp8" in name else None)
+
+
+def relabelled(algo: str) -> dict[str, Any]:
+    """Return changes that declare another format than the tensors have, in both files."""
+    inline = {"quantization_config": {"quant_method": "modelopt", "quant_algo": algo}}
+    return {"config": inline, "quantization": {"quant_algo": algo}}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("llama/hf/int8_sq", {}, "the nearest is fp8"),
+        ("llama/source", {"config": {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 64}}}, "awq"),
+        ("llama/source", {"config": {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 64}}}, "gptq"),
+        ("llama/source", {"config": {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}}, "bitsandbytes"),
+        ("llama/hf/int4_awq_g64", {"quantization": {"quant_algo": "W4A8_AWQ"}}, "says quant_algo 'W4A8_AWQ', config.json 'W4A16_AWQ'"),
+        ("llama/hf/int4_awq_g64", relabelled("W4A8_AWQ"), "weight_scale_2"),
+        ("llama/hf/fp8_block", relabelled("FP8"), "input_scale"),
+        ("llama/hf/fp8_block", {"quantization": {"quant_algo": "W9A9"}}, "W9A9"),
+    ],
+)  # fmt: skip
+def test_folders_that_the_llm_api_refuses_are_refused_here(
+    folder: Callable[..., Path], tmp_path: Path, cli: Cli, name: str, change: dict[str, Any], message: str
+) -> None:
+    code, err = render_folder(cli, folder(name, **change), tmp_path)
+    assert code in (1, 2)
+    assert message in err
+    assert "hint:" in err and "Traceback" not in err
+
+
+def test_a_folder_of_a_later_transformers_is_noted_with_both_versions(
+    folder: Callable[..., Path], tmp_path: Path, cli: Cli
+) -> None:
+    checkpoint = folder("llama/hf/fp8_block", config={"transformers_version": "99.0"})
+    code, err = render_folder(cli, checkpoint, tmp_path, tensorrt_llm="1.1.0")
+    assert code == 0
+    assert "written by transformers 99.0, and TensorRT-LLM 1.1.0 has 4.56" in err

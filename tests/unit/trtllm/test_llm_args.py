@@ -205,6 +205,20 @@ class TestExtra:
         made = extra(more, speculative={"mode": "ngram", "max_draft_len": 4})
         assert made["speculative_config"] == {"decoding_type": "NGram", "max_draft_len": 4, "is_keep_all": False}
 
+    def test_names_that_are_known_by_their_beginning_are_taken_for_newest_releases_with_a_note(self) -> None:
+        data = {"kv_cache_config": {"kv_pool_rebalance_interval": 3}, "moe_config": {"load_balancer": "x"}}
+        made = facts("1.4", llm_api={"extra": data})
+        assert any("kv_pool_rebalance_interval" in note for note in LlmArgs(made.release).notes(settings(made)))
+        assert arguments(facts("1.4", llm_api={"moe_backend": "MEGAMOE_X"}))["moe_config"] == {"backend": "MEGAMOE_X"}
+        with pytest.raises(UsageError, match="no such argument"):
+            extra(data, "1.2")
+
+    def test_what_was_not_read_in_older_source_is_noted_and_not_refused(self) -> None:
+        made = facts("1.1", llm_api={"extra": {"env_overrides": {"A": "B"}}})
+        assert any("unverified: env_overrides" in note for note in LlmArgs(made.release).notes(settings(made)))
+        with pytest.raises(UsageError, match="no such argument"):
+            extra({"orchestrator_type": "ray"}, "1.1")
+
     def test_what_lies_between_two_sources_is_taken_with_a_note(self) -> None:
         made = facts("1.3.0rc29", llm_api={"extra": {"kv_cache_config": {"disk_cache_size": 1}}})
         assert any(
