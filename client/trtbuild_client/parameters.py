@@ -99,18 +99,32 @@ _FLAG_TEXT = "True or False"
 _WORDS_TEXT = "a list of strings"
 
 PARAMETERS: dict[str, Parameter] = {
-    "max_tokens": Parameter(("max_tokens",), _integer(1, _INT32_MAX), f"an integer from 1 to {_INT32_MAX}"),
-    "stop_words": Parameter(("stop_words",), _words, _WORDS_TEXT, ("",)),
+    "max_tokens": Parameter(
+        ("max_tokens", "sampling_param_max_tokens"), _integer(1, _INT32_MAX), f"an integer from 1 to {_INT32_MAX}"
+    ),
+    "stop_words": Parameter(("stop_words", "sampling_param_stop"), _words, _WORDS_TEXT, ("",)),
     "bad_words": Parameter(("bad_words",), _words, _WORDS_TEXT, ("",)),
-    "temperature": Parameter(("temperature",), _number(0, math.inf), "a finite number >= 0", 1.0),
-    "top_k": Parameter(("top_k",), _integer(0, _INT32_MAX), "an integer >= 0 (0: no limit, 1: greedy)", 1),
-    "top_p": Parameter(("top_p",), _number(0, 1, low_open=True), "a number > 0 and <= 1 (not a percentage)", 1.0),
-    "seed": Parameter(("seed", "random_seed"), _integer(0, _UINT64_MAX), "an integer from 0 to 2^64-1", 0),
+    "temperature": Parameter(
+        ("temperature", "sampling_param_temperature"), _number(0, math.inf), "a finite number >= 0", 1.0
+    ),
+    "top_k": Parameter(
+        ("top_k", "sampling_param_top_k"), _integer(0, _INT32_MAX), "an integer >= 0 (0: no limit, 1: greedy)", 1
+    ),
+    "top_p": Parameter(
+        ("top_p", "sampling_param_top_p"), _number(0, 1, low_open=True), "a number > 0 and <= 1 (not a percentage)", 1.0
+    ),
+    "seed": Parameter(
+        ("seed", "random_seed", "sampling_param_seed"), _integer(0, _UINT64_MAX), "an integer from 0 to 2^64-1", 0
+    ),
     "repetition_penalty": Parameter(
         ("repetition_penalty",), _number(0, math.inf, low_open=True), "a finite number > 0 (1: none)", 1.0
     ),
-    "presence_penalty": Parameter(("presence_penalty",), _FINITE, "a finite number (0: none)", 0.0),
-    "frequency_penalty": Parameter(("frequency_penalty",), _FINITE, "a finite number (0: none)", 0.0),
+    "presence_penalty": Parameter(
+        ("presence_penalty", "sampling_param_presence_penalty"), _FINITE, "a finite number (0: none)", 0.0
+    ),
+    "frequency_penalty": Parameter(
+        ("frequency_penalty", "sampling_param_frequency_penalty"), _FINITE, "a finite number (0: none)", 0.0
+    ),
     "length_penalty": Parameter(("length_penalty",), _FINITE, "a finite number", 1.0),
     "min_tokens": Parameter(("min_tokens", "min_length"), _integer(0, _INT32_MAX), "an integer >= 0", 0),
     "end_id": Parameter(("end_id",), _integer(-1, _UINT64_MAX), "a token id, or -1 for none"),
@@ -121,11 +135,18 @@ PARAMETERS: dict[str, Parameter] = {
     "num_return_sequences": Parameter(
         ("num_return_sequences",), _integer(1, 1), "1; send several requests with different seeds instead", 1
     ),
-    "exclude_input_in_output": Parameter(("exclude_input_in_output",), _flag, _FLAG_TEXT, True),
+    "exclude_input_in_output": Parameter(
+        ("exclude_input_in_output", "sampling_param_exclude_input_from_output"), _flag, _FLAG_TEXT, True
+    ),
     "return_log_probs": Parameter(("return_log_probs",), _flag, _FLAG_TEXT, False),
     "return_context_logits": Parameter(("return_context_logits",), _flag, _FLAG_TEXT, False),
     "return_generation_logits": Parameter(("return_generation_logits",), _flag, _FLAG_TEXT, False),
-    "return_perf_metrics": Parameter(("return_perf_metrics", "return_kv_cache_reuse_stats"), _flag, _FLAG_TEXT, False),
+    "return_perf_metrics": Parameter(
+        ("return_perf_metrics", "return_kv_cache_reuse_stats", "sampling_param_return_perf_metrics"),
+        _flag,
+        _FLAG_TEXT,
+        False,
+    ),
     "return_num_input_tokens": Parameter(("return_num_input_tokens",), _flag, _FLAG_TEXT, False),
     "return_num_output_tokens": Parameter(("return_num_output_tokens",), _flag, _FLAG_TEXT, False),
 }

@@ -141,6 +141,13 @@ class Routes:
         if missing:
             raise _HttpError(400, f"missing required input(s) {missing} for model '{model}'")
         protocol = request.path.rpartition("/")[2]
+        if values.get("stop", (False,))[0]:  # answered by the final flag alone, which HTTP does not show
+            self._engine.stop(request_id)
+            sink = (StreamSink if protocol == "generate_stream" else WholeSink)(
+                connection, TritonFormat(described, replies.Outputs(described, values), request_id)
+            )
+            sink.finish(times=1)
+            return
         timeout_us = body.get("timeout")
         try:
             job = replies.job(
