@@ -1,4 +1,4 @@
-"""Client for TensorRT-LLM models behind Triton: generate, stream, cancel and measure over gRPC.
+"""Client for TensorRT-LLM models behind Triton: generate, stream, chat, cancel and measure over gRPC or HTTP.
 
 Names are imported on first use, so that `import trtbuild_client` loads neither grpc nor numpy.
 """
@@ -9,7 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trtbuild_client.aio import AsyncClient as AsyncClient
+    from trtbuild_client.aio_stream import AsyncStream as AsyncStream
+    from trtbuild_client.batch import BatchResult as BatchResult
     from trtbuild_client.client import Client as Client
+    from trtbuild_client.connection import Retry as Retry
+    from trtbuild_client.connection import Tls as Tls
     from trtbuild_client.errors import Cancelled as Cancelled
     from trtbuild_client.errors import ClientError as ClientError
     from trtbuild_client.errors import ConnectError as ConnectError
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from trtbuild_client.errors import ServerBusy as ServerBusy
     from trtbuild_client.errors import ServerError as ServerError
     from trtbuild_client.errors import StreamingUnsupported as StreamingUnsupported
+    from trtbuild_client.errors import Unauthorized as Unauthorized
     from trtbuild_client.probe import Probe as Probe
     from trtbuild_client.records import Generation as Generation
     from trtbuild_client.records import RequestRecord as RequestRecord
@@ -28,6 +34,12 @@ if TYPE_CHECKING:
     from trtbuild_client.stream import Stream as Stream
 
 _HOMES = {
+    "Unauthorized": "errors",
+    "Tls": "connection",
+    "Retry": "connection",
+    "BatchResult": "batch",
+    "AsyncStream": "aio_stream",
+    "AsyncClient": "aio",
     "Client": "client",
     "Cancelled": "errors",
     "ClientError": "errors",

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from trtbuild_client.wire import Reply
 
 _TEXT = "text_output"
+#: What the LLM API's model calls a measurement (all_models/llmapi/tensorrt_llm/config.pbtxt at 1.0).
+_LLM_API_NAMES = {"kv_cache_reused_blocks": "kv_cache_reused_block"}
 _SERVER_FIELDS = tuple(each.name for each in fields(ServerStats))
-#: What TensorRT-LLM's llmapi model calls them, where it differs.
-_OTHER_NAMES = {"kv_cache_reused_blocks": "kv_cache_reused_block"}
-#: Texts of `finish_reason` that say the same as ours; others are none of them.
-_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class Answer:
@@ -49,8 +47,14 @@ class Answer:
         self._beams: tuple[str, ...] = ()
         self._log_probs: list[float] = []
         self._outputs: Mapping[str, NDArray[np.generic]] = {}
+        self._has_begun = False
         self._has_counts = False
         self._has_uncounted = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the server has sent anything."""
+        return self._has_begun
 
     @property
     def text(self) -> str:
@@ -68,6 +72,7 @@ class Answer:
         `num_output_tokens` is the number of tokens in this reply. Without it, a reply with text counts as one token. A
         number after replies without one is that of the whole answer: some servers count in the last reply only.
         """
+        self._has_begun = True
         if not reply.outputs or self.is_stopped:
             return ""
         self._outputs = {name: array for name, array in reply.outputs.items() if name != _TEXT}
@@ -128,22 +133,31 @@ class Answer:
             row: list[float] = beams.reshape(-1, beams.shape[-1])[0].tolist() if beams.size else []
             self._log_probs += row
         if self._values.get("return_perf_metrics"):
-            found = {name: value for name in _SERVER_FIELDS if (value := self._measured(name)) is not None}
+            found: dict[str, Any] = {
+                name: value for name in _SERVER_FIELDS if (value := self._measurement(name)) is not None
+            }
             self.server = ServerStats(**found) if found else self.server
-
-    def _measured(self, name: str) -> Any:
-        """Return a measurement as a number; the stock llmapi model sends numbers as text."""
-        value = self._scalar(name)
-        value = self._scalar(_OTHER_NAMES[name]) if value is None and name in _OTHER_NAMES else value
-        return _number(value) if isinstance(value, bytes) else value
 
     def _scalar(self, name: str) -> Any:
         """Return the only value of an output, None when the reply lacks it; 0 is a value."""
         array = self._outputs.get(name)
         if array is None or array.size == 0:
             return None
-        value = array.ravel()[0]
-        return value if isinstance(value, bytes) else value.item()
+        first = array.ravel()[0]
+        return first if isinstance(first, bytes) else first.item()
+
+    def _measurement(self, name: str) -> int | float | None:
+        """Return one of the server's own numbers; the LLM API's model sends them as texts, and calls one differently."""
+        value = self._scalar(name)
+        if value is None and name in _LLM_API_NAMES:
+            value = self._scalar(_LLM_API_NAMES[name])
+        if not isinstance(value, bytes):
+            return value  # type: ignore[no-any-return]  # numpy's item() is int or float here
+        try:
+            number = float(value)
+            return number if name == "acceptance_rate" else int(value)
+        except ValueError:  # "None": it did not measure this
+            return None
 
     def _add(self, text: str) -> str:
         certain, self.is_stopped = self._cutter.push(text)
@@ -156,8 +170,8 @@ class Answer:
         if self.is_stopped:
             return "stop"
         said = self._scalar("finish_reason")
-        if isinstance(said, bytes) and (reason := _REASONS.get(said.decode("utf-8", "replace"))) is not None:
-            return reason
+        if said in (b"length", b"stop"):
+            return "length" if said == b"length" else "stop"
         if record.counted_by != "server" or self._values.get("beam_width", 1) > 1:
             return None
         return "length" if record.output_tokens >= record.max_tokens else "stop"
@@ -172,10 +186,3 @@ class Answer:
         if self._log_probs and not any(self._log_probs):
             doubts.append("all log probabilities are 0: greedy decoding normalizes them away")
         return doubts
-
-
-def _number(text: bytes) -> int | float | None:
-    try:
-        return float(text) if b"." in text else int(text)
-    except ValueError:
-        return None

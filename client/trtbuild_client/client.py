@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from trtbuild_client import defaults
+from trtbuild_client.batch import BatchResult, work_off
+from trtbuild_client.chat import ChatTemplate, Message, prompt_of
+from trtbuild_client.connection import Connection, Retry, Tls, connection
 from trtbuild_client.deadlines import seconds
-from trtbuild_client.errors import Cancelled, ClientError, InvalidRequest
-from trtbuild_client.parameters import Options, settle, validate
+from trtbuild_client.errors import Cancelled, ClientError, DeadlineExceeded, InvalidRequest
+from trtbuild_client.parameters import Options
+from trtbuild_client.plan import Limits, prepare
 from trtbuild_client.records import Generation
-from trtbuild_client.request import build, stop_tensors
-from trtbuild_client.stream import Plan, Stream
+from trtbuild_client.request import stop_tensors
+from trtbuild_client.stream import Stream
 from trtbuild_client.text import TextMode
-from trtbuild_client.wire import ModelInfo, WireRequest
+from trtbuild_client.wire import ModelInfo, Transport, WireRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,20 +36,26 @@ _STOP_TIMEOUT_S = 0.5
 
 
 class Client:
-    """Asks one model of one Triton server over gRPC.
+    """Asks one model of one Triton server, over gRPC or over HTTP.
 
     Nothing is sent until the first request. Every request gets a unique id, a stream of its own and deadlines.
 
     Args:
-        url: host:port of the gRPC endpoint.
-        model: a model that takes and gives text: ensemble or tensorrt_llm_bls; for target pytorch tensorrt_llm.
+        url: HOST:PORT of the gRPC endpoint (grpc://, grpcs://), or http://HOST:PORT, https://HOST:PORT for generate.
+        model: a model that takes and gives text: ensemble, tensorrt_llm_bls, or the LLM API's model.
         timeout_s: seconds for a whole answer, None for no limit.
         connect_timeout_s: seconds for the server to answer a question about itself, at most `timeout_s`.
         first_token_timeout_s: seconds until the first token, None for no limit of its own.
         between_tokens_timeout_s: seconds from one token to the next, None for no limit of its own.
+        retry: when a request is sent again; never by default.
+        tls: encryption; implied by grpcs:// and https://.
+        token: bearer token sent with every request.
+        headers: further gRPC metadata or HTTP headers of every request.
+        keepalive_s: see `connection.Connection`.
+        max_message_bytes: longest message in either direction.
 
     Raises:
-        InvalidRequest: an address or a timeout that cannot be.
+        InvalidRequest: an address, a file or a timeout that cannot be.
     """
 
     def __init__(
@@ -57,17 +67,21 @@ class Client:
         connect_timeout_s: float = defaults.CONNECT_TIMEOUT_S,
         first_token_timeout_s: float | None = None,
         between_tokens_timeout_s: float | None = None,
+        retry: Retry | None = None,
+        tls: Tls | None = None,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        keepalive_s: float | None = None,
+        max_message_bytes: int = defaults.MAX_MESSAGE_BYTES,
     ) -> None:
-        self.address = _address(url)
+        server = connection(
+            url, tls=tls, token=token, headers=headers, keepalive_s=keepalive_s, max_message_bytes=max_message_bytes
+        )
+        self.address = server.address
         self.model = model
-        self._timeout_s = seconds(timeout_s, "timeout_s")
-        self._first_token_s = seconds(first_token_timeout_s, "first_token_timeout_s")
-        self._between_tokens_s = seconds(between_tokens_timeout_s, "between_tokens_timeout_s")
-        connect_s = seconds(connect_timeout_s, "connect_timeout_s") or defaults.CONNECT_TIMEOUT_S
-        # Imported here: grpc takes a third of a second, and bad arguments need not wait for it.
-        from trtbuild_client.transport import GrpcTransport
-
-        self._transport = GrpcTransport(self.address, connect_timeout_s=min(connect_s, self._timeout_s or connect_s))
+        self._limits = Limits(timeout_s, first_token_timeout_s, between_tokens_timeout_s)
+        self._retry = retry or Retry()
+        self._transport = _transport(server, connect_limit_s(connect_timeout_s, timeout_s))
         self._running: dict[str, Stream] = {}
         self._lock = threading.Lock()
         self._is_closed = False
@@ -146,13 +160,7 @@ class Client:
         stream = self.request(
             prompt, is_streaming=False, tensors=tensors, request_id=request_id, timeout_s=timeout_s, **options
         )
-        for _ in stream:
-            pass
-        if stream.generation.finish_reason == "cancelled":
-            error = Cancelled(f"request {stream.request_id} was cancelled", hint="Another thread asked for it.")
-            error.partial_text = stream.generation.text
-            raise error
-        return stream.generation
+        return whole(stream)
 
     def stream(
         self,
@@ -168,9 +176,8 @@ class Client:
 
         Args:
             prompt: text to continue.
-            text_mode: "delta" if each response of the server holds only new text (ensemble, tensorrt_llm_bls),
-                "cumulative" if it holds all text so far (tensorrt_llm_bls with accumulate_tokens). None: as the model does by its
-                inputs, which tell TensorRT-LLM's llmapi model (cumulative) from the others (delta).
+            text_mode: "delta" if each response of the server holds only new text, "cumulative" if it holds all text so
+                far. None asks the model: the LLM API's is cumulative, and so is tensorrt_llm_bls with accumulate_tokens.
             tensors: as in `generate`.
             request_id: as in `generate`.
             timeout_s: as in `generate`.
@@ -187,6 +194,61 @@ class Client:
             request_id=request_id,
             timeout_s=timeout_s,
             **options,
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        template: ChatTemplate | None = None,
+        tensors: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generation:
+        """Return the answer to a chat; for a stream, `stream(prompt_of(messages, template))`.
+
+        Args:
+            messages: each with `role` and `content`.
+            template: makes one text of them; None leaves that to a server with `serving.chat_template`, for one user message.
+            tensors: as in `generate`.
+            request_id: as in `generate`.
+            timeout_s: as in `generate`.
+            **options: see `parameters.Options`.
+
+        Raises:
+            ClientError: see `errors`.
+        """
+        prompt = prompt_of(messages, template)
+        return self.generate(prompt, tensors=tensors, request_id=request_id, timeout_s=timeout_s, **options)
+
+    def batch(
+        self,
+        prompts: Sequence[str],
+        *,
+        concurrency: int = defaults.CONCURRENCY,
+        tensors: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> list[BatchResult]:
+        """Return the answers to many prompts in their order; a failure is the result of its own prompt only.
+
+        Args:
+            prompts: one request each.
+            concurrency: requests in flight at once.
+            tensors: as in `generate`, for each of them.
+            timeout_s: as in `generate`, for each of them.
+            **options: see `parameters.Options`.
+
+        Raises:
+            InvalidRequest: the concurrency cannot be.
+            KeyboardInterrupt: the main thread was interrupted; what ran was cancelled.
+        """
+        return work_off(
+            prompts,
+            lambda prompt: self.generate(prompt, tensors=tensors, timeout_s=timeout_s, **options),
+            concurrency=concurrency,
+            cancel=self.cancel_all,
         )
 
     def cancel(self, request_id: str) -> bool:
@@ -231,35 +293,28 @@ class Client:
         Raises:
             InvalidRequest, ConnectError, ModelNotFound, NotReady: found before anything was sent.
         """
-        values, warnings = settle(validate({"max_tokens": defaults.MAX_TOKENS, **options}))
-        limit_s = seconds(timeout_s, "timeout_s") or self._timeout_s
-        if text_mode is None:
-            text_mode = "cumulative" if self.info.sends_all_text else "delta"
-        if text_mode not in get_args(TextMode):
-            raise InvalidRequest(f"text_mode={text_mode!r}", hint=f"It must be one of {', '.join(get_args(TextMode))}.")
-        if not isinstance(prompt, str):
-            raise InvalidRequest(f"the prompt is of type {type(prompt).__name__}", hint="It must be str.")
-        for warning in warnings:
+        plan, request = prepare(
+            self.info,
+            prompt,
+            options,
+            address=self.address,
+            is_streaming=is_streaming,
+            text_mode=text_mode,
+            tensors=tensors,
+            request_id=request_id,
+            timeout_s=timeout_s,
+            limits=self._limits,
+            retry=self._retry,
+        )
+        for warning in plan.warnings:
             _log.warning("%s", warning)
         _ = self._core  # looked up now: when a request has to be given up, the server may be slow to answer
-        request = WireRequest(
-            model=self.model,
-            request_id=request_id or str(uuid.uuid4()),
-            tensors=build(self.info, prompt, values, tensors or {}, is_streaming=is_streaming),
-            timeout_s=limit_s,
+        return Stream(
+            plan,
+            start=lambda stream, spent_s: self._begin(stream, less(request, spent_s, self.address)),
+            abandon=self._abandon,
+            on_end=self._end,
         )
-        plan = Plan(
-            request_id=request.request_id,
-            model=self.model,
-            address=self.address,
-            values=values,
-            text_mode=text_mode,
-            is_streaming=is_streaming,
-            first_token_s=self._first_token_s,
-            between_tokens_s=self._between_tokens_s,
-            warnings=tuple(warnings),
-        )
-        return Stream(plan, start=lambda stream: self._begin(stream, request), abandon=self._abandon, on_end=self._end)
 
     def _begin(self, stream: Stream, request: WireRequest) -> Call:
         self._check_open()
@@ -268,7 +323,7 @@ class Client:
                 raise InvalidRequest(
                     f"request id '{request.request_id}' is already running", hint="Leave it out to get a unique one."
                 )
-        return self._transport.start(request, is_decoupled=self.info.is_decoupled)
+        return self._transport.start(request, self.info)
 
     def _end(self, stream: Stream) -> None:
         with self._lock:
@@ -282,7 +337,7 @@ class Client:
             return
         request = WireRequest(core.name, request_id, stop_tensors(core), _STOP_TIMEOUT_S)
         try:
-            for _ in self._transport.start(request, is_decoupled=core.is_decoupled):
+            for _ in self._transport.start(request, core):
                 pass
         except ClientError as error:
             _log.warning("request %s was given up, but the server may work on: %s", request_id, error.message)
@@ -292,13 +347,56 @@ class Client:
             raise InvalidRequest("this client is closed", hint="Make a new one.")
 
 
-def _address(url: str) -> str:
-    """Return host:port.
+def _transport(server: Connection, connect_timeout_s: float) -> Transport:
+    # Imported here: grpc takes a third of a second, and bad arguments need not wait for it.
+    if server.protocol == "http":
+        from trtbuild_client.http_transport import HttpTransport
+
+        return HttpTransport(server, connect_timeout_s=connect_timeout_s)
+    from trtbuild_client.transport import GrpcTransport
+
+    return GrpcTransport(server, connect_timeout_s=connect_timeout_s)
+
+
+def connect_limit_s(connect_timeout_s: float, timeout_s: float | None) -> float:
+    """Return the deadline of questions about the server: never longer than that of a whole answer."""
+    limit_s = seconds(connect_timeout_s, "connect_timeout_s") or defaults.CONNECT_TIMEOUT_S
+    return min(limit_s, timeout_s or limit_s)
+
+
+def less(request: WireRequest, spent_s: float, address: str) -> WireRequest:
+    """Return the request with the time that is left to it.
 
     Raises:
-        InvalidRequest: it is something else.
+        DeadlineExceeded: none is left.
     """
-    host, _, port = url.rpartition(":")
-    if "/" in url or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidRequest(f"url '{url}'", hint="It must be HOST:PORT of the gRPC endpoint, such as 127.0.0.1:8001.")
-    return url
+    if request.timeout_s is None or spent_s <= 0.001:  # the first attempt has all of it
+        return request
+    if spent_s >= request.timeout_s:
+        raise DeadlineExceeded(
+            f"no answer from model '{request.model}' on {address} within {request.timeout_s:g} s, over several attempts",
+            phase="total",
+            timeout_s=request.timeout_s,
+            hint="Raise the timeout, or look at the server's load.",
+        )
+    return replace(request, timeout_s=request.timeout_s - spent_s)
+
+
+def whole(stream: Stream) -> Generation:
+    """Read a stream to its end and return its answer.
+
+    Raises:
+        ClientError: it failed, or was cancelled.
+    """
+    for _ in stream:
+        pass
+    if stream.generation.finish_reason == "cancelled":
+        raise cancelled(stream.generation)
+    return stream.generation
+
+
+def cancelled(generation: Generation) -> Cancelled:
+    """Return the error for an answer that was given up."""
+    error = Cancelled(f"request {generation.request_id} was cancelled", hint="Another thread asked for it.")
+    error.partial_text = generation.text
+    return error

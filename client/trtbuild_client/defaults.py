@@ -10,3 +10,7 @@ TIMEOUT_S = 300.0
 CONNECT_TIMEOUT_S = 10.0
 MAX_TOKENS = 64
 PROMPT = "Explain in a few sentences why the sky is blue."
+#: Requests in flight at once in a batch.
+CONCURRENCY = 8
+#: What gRPC can send at all.
+MAX_MESSAGE_BYTES = 2**31 - 1

@@ -10,6 +10,7 @@ ClientError
     StreamingUnsupported  stream() on a model that is not decoupled
   ServerError             the server answered with an error
     RequestRefused        the request does not fit the model
+    Unauthorized          credentials are missing or wrong
     ServerBusy            queue full, or the request waited in the queue for too long
 """
 
@@ -30,6 +31,7 @@ class ClientError(Exception):
     Attributes:
         exit_code: exit status a command should end with.
         partial_text: text that had arrived before the failure.
+        is_unsent: the request cannot have been taken up, so that sending it again is safe.
     """
 
     exit_code = 1
@@ -39,6 +41,7 @@ class ClientError(Exception):
         self.message = message
         self.hint = hint
         self.partial_text = ""
+        self.is_unsent = False
 
     def __str__(self) -> str:
         return f"{self.message}. {self.hint}" if self.hint else self.message
@@ -94,3 +97,7 @@ class RequestRefused(ServerError):
 
 class ServerBusy(ServerError):
     """The server has no room for the request now."""
+
+
+class Unauthorized(ServerError):
+    """The server wants other credentials."""

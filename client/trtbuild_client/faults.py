@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trtbuild_client.errors import (
     Cancelled,
     ClientError,
     ConnectError,
+    DeadlineExceeded,
+    InvalidRequest,
     ModelNotFound,
     NotReady,
     RequestRefused,
     ServerBusy,
     ServerError,
+    Unauthorized,
 )
+
+if TYPE_CHECKING:
+    from trtbuild_client.wire import WireRequest
 
 _NOT_READY_HINT = "Wait until it has loaded, or read the server's log for the reason why it did not."
 _REFUSED_HINT = "Compare the request with the model's inputs (its config.pbtxt)."
+_UNAUTHORIZED_HINT = "Give the token that the server (or what stands before it) wants."
 _BUSY_HINT = "Send fewer requests at once, or try again later."
 
 #: Stable fragment of the server's text -> error and hint. The first match wins. Texts seen on Triton 2.51; fragments
@@ -23,6 +32,7 @@ _BY_TEXT: tuple[tuple[str, type[ClientError], str], ...] = (
     ("has no available versions", NotReady, _NOT_READY_HINT),
     ("is not ready", NotReady, _NOT_READY_HINT),
     ("Request for unknown model", ModelNotFound, "Check the model name."),
+    ("Received message larger than max", InvalidRequest, "Raise max_message_bytes."),
     ("Exceeds maximum queue size", ServerBusy, _BUSY_HINT),
     ("Request timeout expired", ServerBusy, "It waited in the server's queue for longer than its timeout."),
     ("doesn't support models with decoupled", RequestRefused, "The model is decoupled: use the stream RPC."),
@@ -33,12 +43,24 @@ _BY_TEXT: tuple[tuple[str, type[ClientError], str], ...] = (
     ("unexpected shape for input", RequestRefused, _REFUSED_HINT),
 )
 
+#: Fragments of texts that say that a request was never taken up: no connection, or refused at the door.
+_UNSENT = (
+    "failed to connect",
+    "Connection refused",
+    "DNS resolution failed",
+    "Exceeds maximum queue size",
+    "is not ready",
+)
+
 #: gRPC status name -> error and hint, when no text matched.
 _BY_STATUS: dict[str, tuple[type[ClientError], str]] = {
     "CANCELLED": (Cancelled, "The server or another part of this program cancelled it."),
     "INVALID_ARGUMENT": (RequestRefused, _REFUSED_HINT),
     "NOT_FOUND": (ModelNotFound, "Check the model name."),
     "RESOURCE_EXHAUSTED": (ServerBusy, _BUSY_HINT),
+    "UNAUTHENTICATED": (Unauthorized, _UNAUTHORIZED_HINT),
+    "PERMISSION_DENIED": (Unauthorized, _UNAUTHORIZED_HINT),
+    "BUSY": (ServerBusy, _BUSY_HINT),
     "UNIMPLEMENTED": (ServerError, "Is this the gRPC port of a Triton server?"),
 }
 
@@ -61,6 +83,12 @@ def translate(text: str, *, status: str, address: str, model: str) -> ClientErro
         address: host:port of the server.
         model: the model asked for.
     """
+    error = _translated(text, status, address, model)
+    error.is_unsent = any(fragment in text for fragment in _UNSENT)
+    return error
+
+
+def _translated(text: str, status: str, address: str, model: str) -> ClientError:
     where = f"model '{model}' on {address}"
     for fragment, kind, hint in _BY_TEXT:
         if fragment in text:
@@ -69,3 +97,29 @@ def translate(text: str, *, status: str, address: str, model: str) -> ClientErro
         return unreachable(address, text)
     kind, hint = _BY_STATUS.get(status, (ServerError, "The server's log has the details."))
     return kind(f"{where}: {text or status}", hint=hint)
+
+
+def too_late(address: str, request: WireRequest) -> DeadlineExceeded:
+    """Return the error for the deadline of the whole answer."""
+    assert request.timeout_s is not None
+    return DeadlineExceeded(
+        f"no complete answer from model '{request.model}' on {address} within {request.timeout_s:g} s",
+        phase="total",
+        timeout_s=request.timeout_s,
+        hint="Raise the timeout, ask for fewer tokens, or look at the server's load.",
+    )
+
+
+def no_answer(address: str, timeout_s: float, kind: str) -> ConnectError:
+    """Return the error for a server that does not answer a question about itself."""
+    return ConnectError(
+        f"no answer from {address} within {timeout_s:g} s", hint=f"Is this the {kind} port of a running Triton server?"
+    )
+
+
+def too_long(size_bytes: int, limit_bytes: int) -> InvalidRequest:
+    """Return the error for a request that is longer than the client may send."""
+    return InvalidRequest(
+        f"the request has {size_bytes} bytes, more than max_message_bytes={limit_bytes}",
+        hint="Raise max_message_bytes.",
+    )

@@ -60,10 +60,45 @@ def server(function: F) -> F:
             help="Time for one whole answer, in seconds or with a unit (500ms, 2m).",
         ),
         click.option("--model", default=defaults.MODEL, show_default=True, help="Model that takes and gives text."),
-        click.option("--url", default=defaults.URL, show_default=True, help="HOST:PORT of the server's gRPC endpoint."),
+        click.option(
+            "--url",
+            default=defaults.URL,
+            show_default=True,
+            help="HOST:PORT of the server's gRPC endpoint, or http://HOST:PORT of its HTTP endpoint.",
+        ),
     ):
         function = decorate(function)
     return function
+
+
+def access(function: F) -> F:
+    """Add how an encrypted or guarded server is reached; the command receives `**access`, for `reach`."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    for decorate in (
+        click.option("--tls-key", type=file, help="PEM file with the key of --tls-cert."),
+        click.option("--tls-cert", type=file, help="PEM file with which this client shows who it is."),
+        click.option("--tls-ca", type=file, help="PEM file of the authority that the server's certificate is from."),
+        click.option(
+            "--tls", is_flag=True, help="Encrypt, and believe the system's authorities (also grpcs://, https://)."
+        ),
+        click.option(
+            "--token",
+            envvar="TRTBUILD_TOKEN",
+            metavar="TOKEN",
+            help="Bearer token; better in $TRTBUILD_TOKEN than here.",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def reach(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of `access` out of all that a command received; return keyword arguments of `Client`."""
+    from trtbuild_client.connection import Tls
+
+    token, tls = given.pop("token"), given.pop("tls")
+    ca, cert, key = (given.pop(name) for name in ("tls_ca", "tls_cert", "tls_key"))
+    return {"token": token, "tls": Tls(ca=ca, cert=cert, key=key) if tls or ca or cert or key else None}
 
 
 def sampling(function: F) -> F:

@@ -15,6 +15,8 @@ _PROMPT = "text_input"
 _STREAM_NAMES = ("stream", "streaming")
 #: Sent to servers that know them, unless the caller said otherwise: they change no text.
 _WANTED = ("return_num_input_tokens", "return_num_output_tokens", "return_finish_reason")
+#: Asks whole answers not to begin with the prompt.
+_NO_ECHO = ("exclude_input_in_output", "sampling_param_exclude_input_from_output")
 #: Works without the server's help: the client cuts stop words itself.
 _DISPENSABLE = frozenset({"stop_words"})
 
@@ -38,7 +40,7 @@ def build(
     if _PROMPT not in info.inputs:
         raise InvalidRequest(
             f"model '{info.name}' has no input '{_PROMPT}'; its inputs: {', '.join(sorted(info.inputs)) or 'none'}",
-            hint="Ask a model that takes text: ensemble or tensorrt_llm_bls; for target pytorch tensorrt_llm.",
+            hint="Ask a model that takes text: ensemble, tensorrt_llm_bls, or the LLM API's model.",
         )
     if is_streaming and not info.is_decoupled:
         raise StreamingUnsupported(
@@ -94,8 +96,8 @@ def _defaults(info: ModelInfo, *, is_streaming: bool) -> dict[str, Any]:
     wanted: dict[str, Any] = {name: True for name in _WANTED if name in info.inputs}
     wanted.update({name: is_streaming for name in _STREAM_NAMES if name in info.inputs})
     # Only whole answers can repeat the prompt; without this a server may do so by default.
-    if not is_streaming and (name := wire_name_of(info, "exclude_input_in_output")) is not None:
-        wanted[name] = True
+    if not is_streaming:
+        wanted.update({name: True for name in _NO_ECHO if name in info.inputs})
     return wanted
 
 

@@ -5,42 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 from trtbuild_client.answer import Answer
 from trtbuild_client.deadlines import Watchdog
-from trtbuild_client.errors import Cancelled, ClientError, DeadlineExceeded, InvalidRequest, Phase
-from trtbuild_client.records import Generation, Outcome, RequestRecord, StreamChunk
-from trtbuild_client.text import ASSEMBLERS, TextMode
+from trtbuild_client.errors import Cancelled, ClientError, DeadlineExceeded, InvalidRequest
+from trtbuild_client.plan import Plan
+from trtbuild_client.records import Generation, Outcome, StreamChunk
 
 if TYPE_CHECKING:
     from trtbuild_client.wire import Call
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How one request is to be read.
-
-    Attributes:
-        values: the checked parameters it was sent with.
-        is_streaming: whether tokens were asked for as they come.
-        first_token_s: seconds until the first token, None for no limit.
-        between_tokens_s: seconds from one token to the next, None for no limit.
-        warnings: found while the request was made.
-    """
-
-    request_id: str
-    model: str
-    address: str
-    values: dict[str, Any]
-    text_mode: TextMode
-    is_streaming: bool
-    first_token_s: float | None
-    between_tokens_s: float | None
-    warnings: tuple[str, ...]
 
 
 class Stream:
@@ -51,7 +27,7 @@ class Stream:
 
     Args:
         plan: how to read.
-        start: sends the request of this stream.
+        start: sends the request of this stream; gets the seconds it may already have taken.
         abandon: tells the server to stop working on a request id; called at most once.
         on_end: called once when the request is over.
     """
@@ -60,7 +36,7 @@ class Stream:
         self,
         plan: Plan,
         *,
-        start: Callable[[Stream], Call],
+        start: Callable[[Stream, float], Call],
         abandon: Callable[[str], None],
         on_end: Callable[[Stream], None],
     ) -> None:
@@ -70,7 +46,7 @@ class Stream:
         self._on_end = on_end
         self._call: Call | None = None
         self._reader: ReferenceType[Generator[StreamChunk, None, None]] | None = None
-        self._is_cancelled = False
+        self._cancelled = threading.Event()
         self._abandoned = threading.Lock()
         self._generation: Generation | None = None
 
@@ -92,7 +68,7 @@ class Stream:
 
     def cancel(self) -> None:
         """Give the request up, from any thread; the reading loop then ends and `finish_reason` is "cancelled"."""
-        self._is_cancelled = True
+        self._cancelled.set()
         if self._call is not None and self._generation is None:
             self._call.cancel()
             self._abandon_once()
@@ -115,33 +91,41 @@ class Stream:
         return reader
 
     def _read(self) -> Generator[StreamChunk, None, None]:
-        answer = Answer(self._plan.values, ASSEMBLERS[self._plan.text_mode]())
+        answer = self._plan.answer()
         outcome: Outcome = "cancelled"  # what it stays when the reader leaves
         failure: ClientError | None = None
         sent_ns = time.perf_counter_ns()
         try:
-            if not self._is_cancelled:
-                self._call = self._start(self)
-                yield from self._pieces(self._call, answer)
-                outcome = "ok"
+            attempt = 0
+            while not self._cancelled.is_set():
+                try:
+                    self._call = self._start(self, (time.perf_counter_ns() - sent_ns) / 1e9)
+                    yield from self._pieces(self._call, answer)
+                    outcome = "ok"
+                    break
+                except ClientError as error:
+                    if answer.has_begun or not self._plan.retry.allows(error, attempt):
+                        raise
+                    self._cancelled.wait(self._plan.retry.pause_s(attempt))
+                    attempt += 1
         except ClientError as error:
-            if not (isinstance(error, Cancelled) and self._is_cancelled):
+            if not (isinstance(error, Cancelled) and self._cancelled.is_set()):
                 outcome, failure = "failed", error
                 error.partial_text = answer.text
                 raise
         finally:
             end_ns = time.perf_counter_ns()
             self._release(answer, outcome, failure)
-            self._generation = self._conclude(answer, outcome, failure, sent_ns=sent_ns, end_ns=end_ns)
+            self._generation = self._plan.conclude(answer, outcome, failure, sent_ns=sent_ns, end_ns=end_ns)
             self._on_end(self)
 
     def _pieces(self, call: Call, answer: Answer) -> Iterator[StreamChunk]:
         """Yield new text until the final flag, the end of the RPC, or a stop word."""
-        plan = self._plan
-        if self._is_cancelled:  # by another thread, while the request was being sent
+        plan, limits = self._plan, self._plan.limits
+        if self._cancelled.is_set():  # by another thread, while the request was being sent
             call.cancel()
         index = 0
-        watchdog = Watchdog(call.cancel, first_token_s=plan.first_token_s, between_tokens_s=plan.between_tokens_s)
+        watchdog = Watchdog(call.cancel, first_token_s=limits.first_token_s, between_tokens_s=limits.between_tokens_s)
         with watchdog:
             try:
                 for reply in call:
@@ -160,22 +144,10 @@ class Stream:
             except Cancelled as error:
                 if watchdog.expired is None:
                     raise
-                raise self._late(watchdog.expired) from error
+                raise plan.late(watchdog.expired) from error
         rest = answer.flush()
         if rest:
             yield StreamChunk(text=rest, index=index, at_ns=time.perf_counter_ns())
-
-    def _late(self, phase: Phase) -> DeadlineExceeded:
-        plan = self._plan
-        limit_s = plan.first_token_s if phase == "first_token" else plan.between_tokens_s
-        assert limit_s is not None
-        what = "first" if phase == "first_token" else "further"
-        return DeadlineExceeded(
-            f"no {what} token from model '{plan.model}' on {plan.address} within {limit_s:g} s",
-            phase=phase,
-            timeout_s=limit_s,
-            hint=f"Raise {phase}_timeout_s, or look at the server's load.",
-        )
 
     def _release(self, answer: Answer, outcome: Outcome, failure: ClientError | None) -> None:
         """Close the call; tell the server to stop where it may still be working."""
@@ -191,24 +163,3 @@ class Stream:
     def _abandon_once(self) -> None:
         if self._abandoned.acquire(blocking=False):
             self._abandon(self.request_id)
-
-    def _conclude(
-        self, answer: Answer, outcome: Outcome, failure: ClientError | None, *, sent_ns: int, end_ns: int
-    ) -> Generation:
-        plan = self._plan
-        record = RequestRecord(
-            request_id=plan.request_id,
-            model=plan.model,
-            streamed=plan.is_streaming,
-            max_tokens=plan.values["max_tokens"],
-            sent_ns=sent_ns,
-            end_ns=end_ns,
-            events=tuple(answer.events),
-            outcome=outcome,
-            counted_by=answer.counted_by,
-            input_tokens=answer.input_tokens,
-            error=None if failure is None else type(failure).__name__,
-            error_message=None if failure is None else failure.message,
-            server=answer.server,
-        )
-        return answer.generation(record, plan.warnings)

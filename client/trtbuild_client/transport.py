@@ -1,61 +1,44 @@
-"""gRPC to Triton: the only module that knows grpc and protobuf messages. One request per stream, no threads of its own."""
+"""gRPC to Triton for threads: one request per stream, no threads of its own."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from trtbuild_client.errors import ClientError, ConnectError, DeadlineExceeded, ModelNotFound, NotReady, ServerError
-from trtbuild_client.faults import translate
-from trtbuild_client.tensors import DTYPES, decode, object_array
-from trtbuild_client.wire import Call, ModelInfo, Reply, TensorSpec, WireRequest
+from trtbuild_client import grpc_wire
+from trtbuild_client.connection import Connection
+from trtbuild_client.errors import ClientError, ModelNotFound, NotReady
+from trtbuild_client.wire import Call, ModelInfo, Reply, WireRequest
 
-_MAX_MESSAGE_BYTES = 2**31 - 1
 #: How long the server may take to close a stream after its last response, before the client does.
 _CLOSE_GRACE_S = 0.25
-_LOOPBACK = ("127.", "localhost", "[::1]")
-
-#: data type -> field of InferTensorContents, for servers that do not send raw bytes.
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
 
 
 class GrpcTransport:
     """A connection to one Triton server; safe to use from many threads.
 
     Args:
-        address: host:port of the gRPC endpoint.
+        connection: the server and how it is reached.
         connect_timeout_s: deadline of every call that only asks about server or models.
+
+    Raises:
+        InvalidRequest: a TLS file cannot be read.
     """
 
-    def __init__(self, address: str, *, connect_timeout_s: float) -> None:
-        self.address = address
+    def __init__(self, connection: Connection, *, connect_timeout_s: float) -> None:
+        self.address = connection.address
+        self._connection = connection
         self._connect_timeout_s = connect_timeout_s
-        options: list[tuple[str, int]] = [
-            ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-        ]
-        if address.startswith(_LOOPBACK):
-            options.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach our own loopback
-        self._channel = grpc.insecure_channel(address, options=options)
+        self._metadata = connection.metadata() or None
+        options = grpc_wire.channel_options(connection)
+        if connection.tls is None:
+            self._channel = grpc.insecure_channel(self.address, options=options)
+        else:
+            self._channel = grpc.secure_channel(self.address, grpc_wire.credentials(connection.tls), options=options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def close(self) -> None:
@@ -83,55 +66,41 @@ class GrpcTransport:
         """
         metadata = self._ask("ModelMetadata", service_pb2.ModelMetadataRequest(name=model), model)
         config = self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=model), model).config
-        optional = {each.name for each in config.input if each.optional}
-        skipped = 1 if config.max_batch_size > 0 else 0
+        return grpc_wire.model_info(model, metadata, config)
 
-        def specs(tensors: Any) -> dict[str, TensorSpec]:
-            return {
-                each.name: TensorSpec(each.datatype, tuple(each.shape)[skipped:], each.name in optional)
-                for each in tensors
-            }
-
-        return ModelInfo(
-            name=model,
-            inputs=specs(metadata.inputs),
-            outputs=specs(metadata.outputs),
-            max_batch_size=config.max_batch_size,
-            is_decoupled=config.model_transaction_policy.decoupled,
-            steps=tuple(step.model_name for step in config.ensemble_scheduling.step),
-        )
-
-    def start(self, request: WireRequest, *, is_decoupled: bool) -> Call:
+    def start(self, request: WireRequest, info: ModelInfo) -> Call:
         """Send a request and return its replies; the RPC is the one the model's policy asks for.
 
         With nothing more to send, the stream is closed for writing at once: the server then closes it after its last
         response, even where it marks none as final.
         """
-        message = _message(request)
-        if is_decoupled:
-            call = self._stub.ModelStreamInfer(iter([message]), timeout=request.timeout_s)
+        message = grpc_wire.message(request, self._connection)
+        if info.is_decoupled:
+            call = self._stub.ModelStreamInfer(iter([message]), timeout=request.timeout_s, metadata=self._metadata)
         else:
-            call = self._stub.ModelInfer.future(message, timeout=request.timeout_s)
-        return _GrpcCall(call, self.address, request, is_stream=is_decoupled)
+            call = self._stub.ModelInfer.future(message, timeout=request.timeout_s, metadata=self._metadata)
+        return _GrpcCall(call, self.address, request, is_stream=info.is_decoupled)
 
     def _ask(self, method: str, message: Any, model: str) -> Any:
         try:
-            return getattr(self._stub, method)(message, timeout=self._connect_timeout_s)
+            return getattr(self._stub, method)(message, timeout=self._connect_timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise ConnectError(
-                    f"no answer from {self.address} within {self._connect_timeout_s:g} s",
-                    hint="Is this the gRPC port of a running Triton server?",
-                ) from error
-            failure = translate(error.details() or "", status=error.code().name, address=self.address, model=model)
+            failure = grpc_wire.question_error(
+                error.details() or "",
+                error.code().name,
+                address=self.address,
+                model=model,
+                timeout_s=self._connect_timeout_s,
+            )
             if isinstance(failure, ModelNotFound):
                 failure.hint = self._known_models() or failure.hint
             raise failure from error
 
     def _known_models(self) -> str:
         """Return a hint that names the models of this server, "" when it does not tell."""
+        question = service_pb2.RepositoryIndexRequest()
         try:
-            index = self._stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), timeout=self._connect_timeout_s)
+            index = self._stub.RepositoryIndex(question, timeout=self._connect_timeout_s, metadata=self._metadata)
         except grpc.RpcError:  # a server may forbid this call; the hint is then a general one
             return ""
         return f"Models of this server: {', '.join(sorted({each.name for each in index.models})) or 'none'}."
@@ -151,13 +120,10 @@ class _GrpcCall:
     def __iter__(self) -> Iterator[Reply]:
         try:
             if not self._is_stream:
-                yield _reply(self._call.result(), is_final=True)
+                yield grpc_wire.reply(self._call.result(), is_final=True)
                 return
             for message in self._call:
-                if message.error_message:
-                    raise self._error(message.error_message, "")
-                flag = message.infer_response.parameters.get("triton_final_response")
-                yield _reply(message.infer_response, is_final=flag is not None and flag.bool_param)
+                yield grpc_wire.stream_reply(message, self._address, self._request)
         except grpc.FutureCancelledError as error:
             raise self._error("cancelled", "CANCELLED") from error
         except grpc.RpcError as error:
@@ -173,43 +139,4 @@ class _GrpcCall:
             self._call.cancel()
 
     def _error(self, text: str, status: str) -> ClientError:
-        if status == "DEADLINE_EXCEEDED" and self._request.timeout_s is not None:
-            return DeadlineExceeded(
-                f"no complete answer from model '{self._request.model}' on {self._address} "
-                f"within {self._request.timeout_s:g} s",
-                phase="total",
-                timeout_s=self._request.timeout_s,
-                hint="Raise the timeout, ask for fewer tokens, or look at the server's load.",
-            )
-        return translate(text, status=status, address=self._address, model=self._request.model)
-
-
-def _message(request: WireRequest) -> Any:
-    message = service_pb2.ModelInferRequest(model_name=request.model, id=request.request_id)
-    message.parameters["triton_enable_empty_final_response"].bool_param = True
-    if request.timeout_s is not None:
-        # Seconds here, microseconds there; the server applies it to the time in its queues only.
-        message.parameters["timeout"].int64_param = round(request.timeout_s * 1_000_000)
-    for tensor in request.tensors:
-        message.inputs.add(name=tensor.name, datatype=tensor.dtype, shape=tensor.shape)
-        message.raw_input_contents.append(tensor.data)
-    return message
-
-
-def _reply(response: Any, *, is_final: bool) -> Reply:
-    raw = response.raw_output_contents
-    outputs: Mapping[str, NDArray[np.generic]] = {
-        each.name: decode(each.name, each.datatype, tuple(each.shape), raw[index]) if raw else _typed(each)
-        for index, each in enumerate(response.outputs)
-    }
-    return Reply(outputs=outputs, is_final=is_final)
-
-
-def _typed(output: Any) -> NDArray[np.generic]:
-    if output.datatype not in _CONTENTS:
-        raise ServerError(
-            f"output '{output.name}' has data type {output.datatype} but no raw bytes", hint="Not readable."
-        )
-    values = list(getattr(output.contents, _CONTENTS[output.datatype]))
-    array = object_array(values) if output.datatype == "BYTES" else np.asarray(values, dtype=DTYPES[output.datatype])
-    return array.reshape(tuple(output.shape))
+        return grpc_wire.call_error(text, status, self._address, self._request)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class ModelInfo:
         max_batch_size: 0 means that tensors carry no batch dimension.
         is_decoupled: several answers, or none, may follow one request; only the stream RPC works.
         steps: the models an ensemble is made of, empty for other models.
+        parameters: of its configuration.
     """
 
     name: str
@@ -42,16 +43,18 @@ class ModelInfo:
     max_batch_size: int
     is_decoupled: bool
     steps: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_cumulative(self) -> bool:
+        """Whether each streamed response holds all text so far: the LLM API's model, and a BLS that accumulates tokens."""
+        accumulates = self.parameters.get("accumulate_tokens", "").strip().lower() in ("true", "1", "t", "y", "yes")
+        return accumulates or "sampling_param_max_tokens" in self.inputs
 
     @property
     def is_batched(self) -> bool:
         """Whether tensors carry a batch dimension."""
         return self.max_batch_size > 0
-
-    @property
-    def sends_all_text(self) -> bool:
-        """Whether each response of a stream repeats the text before it: TensorRT-LLM's llmapi model, known by its own names of inputs."""
-        return "sampling_param_max_tokens" in self.inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +109,47 @@ class Call(Protocol):
 
     def finish(self) -> None:
         """Release what the call holds after its last reply."""
+
+
+class Transport(Protocol):
+    """A connection to one server, for any number of threads."""
+
+    def check_ready(self, model: str) -> None:
+        """Return when server and model serve; else raise ConnectError, NotReady, ModelNotFound."""
+
+    def model_info(self, model: str) -> ModelInfo:
+        """Return inputs, outputs and policy of a model."""
+
+    def start(self, request: WireRequest, info: ModelInfo) -> Call:
+        """Send a request and return its replies."""
+
+    def close(self) -> None:
+        """Close the connection; running calls are cancelled."""
+
+
+class AsyncCall(Protocol):
+    """One running request in an event loop: yields replies, raises ClientError, and can be cancelled."""
+
+    def __aiter__(self) -> AsyncIterator[Reply]: ...
+
+    def cancel(self) -> None:
+        """Give the request up; the server is told, and a waiting reader gets Cancelled."""
+
+    async def finish(self) -> None:
+        """Release what the call holds after its last reply."""
+
+
+class AsyncTransport(Protocol):
+    """A connection to one server, within one event loop."""
+
+    async def check_ready(self, model: str) -> None:
+        """Return when server and model serve; else raise ConnectError, NotReady, ModelNotFound."""
+
+    async def model_info(self, model: str) -> ModelInfo:
+        """Return inputs, outputs and policy of a model."""
+
+    async def start(self, request: WireRequest, info: ModelInfo) -> AsyncCall:
+        """Send a request and return its replies."""
+
+    async def close(self) -> None:
+        """Close the connection; running calls are cancelled."""

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from trtbuild.cli.options import common, json_output
-from trtbuild_client.options import sampling, server, split
+from trtbuild_client.options import access, reach, sampling, server, split
 
 
 @click.command(epilog='Example: trtbuild generate "The capital of France is" --max-tokens 16 --stop "\n"')
 @click.argument("prompt")
 @server
+@access
 @sampling
 @click.option(
     "--stop", "stop_words", metavar="WORD", multiple=True, help="End the answer before this text (repeatable)."
@@ -41,10 +42,11 @@ def generate(
     from trtbuild_client import Client
     from trtbuild_client.workers import run_interruptibly
 
+    reached = reach(given)
     options, tensors = split(parameters, stop_words=stop_words, **given)
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    with Client(url, model, timeout_s=timeout_s) as client:
+    with Client(url, model, timeout_s=timeout_s, **reached) as client:
         answer = client.request(prompt, is_streaming=stream, tensors=tensors, **options)
 
         def read(is_interrupted: Event) -> None:

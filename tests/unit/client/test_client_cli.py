@@ -63,7 +63,7 @@ def test_generate_reads_the_prompt_from_standard_input(
     ("arguments", "code", "message"),
     [
         (["--url", "127.0.0.1:1"], 1, "no connection to 127.0.0.1:1"),
-        (["--url", "http://localhost:8000"], 2, "HOST:PORT"),
+        (["--url", "ftp://localhost:8000"], 2, "url 'ftp://localhost:8000'"),
         (["--top-p", "2"], 2, "top_p=2.0"),
         (["--param", "nonsense=1"], 2, "nonsense"),
         (["--param", "nonsense"], 2, "NAME=VALUE"),
@@ -235,3 +235,15 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(trtbuild_client, name).__name__ == name
     with pytest.raises(AttributeError, match="nothing_like_this"):
         _ = trtbuild_client.nothing_like_this
+
+
+def test_generate_reaches_a_guarded_server_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    from trtbuild_client.mock.options import MockOptions
+    from trtbuild_client.mock.server import running
+
+    with running(MockOptions(token="s3cret")) as mock:
+        arguments = ["generate", "x", "--url", f"http://{mock.http}", "--max-tokens", "3"]
+        assert run([*arguments, "--token", "s3cret"]) == 0
+        assert capsys.readouterr().out == " the sky is\n"
+        assert run([*arguments, "--token", "wr0ng"]) == 1
+    assert "wr0ng" not in capsys.readouterr().err

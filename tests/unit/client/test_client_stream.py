@@ -422,7 +422,10 @@ def test_a_closed_client_says_so_and_closing_cancels_what_runs(triton: FakeTrito
         client.generate("x")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8001", "127.0.0.1", "127.0.0.1:", ":8001", "host:99999", "host:x"])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://127.0.0.1:8001", "http://127.0.0.1:8001/v2", "127.0.0.1", "127.0.0.1:", ":8001", "host:99999", "host:x"],
+)
 def test_an_address_must_be_host_and_port(url: str) -> None:
     with pytest.raises(InvalidRequest, match="HOST:PORT"):
         Client(url)
