@@ -28,6 +28,7 @@ TITLES = {
 #: Rows that repeat another one unless they differ from it: by more than this share, or 0.1 ms.
 _TWINS = {"ttft_from_sent": "ttft", "e2e_from_sent": "e2e", "first_content": "ttft"}
 _NOTABLE = 0.01
+_FAR = ("ttft", "itl", "tpot", "e2e")
 
 
 def table(summary: Summary) -> Group:
@@ -39,14 +40,14 @@ def table(summary: Summary) -> Group:
     grid = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
         title=f"{summary.label}: milliseconds \\[95 % interval]",
         title_justify="left",
     )
     grid.add_column("", no_wrap=True)
-    # p99.9 needs thousands of values: without any it is no column.
     shown = [
-        q for q in PERCENTILES if q <= 99 or any(each.at(q).value is not None for each in summary.latencies.values())
-    ]
+        q for q in PERCENTILES if q <= 99
+    ]  # p99.9 has a line of its own where there is one: seldom, and of one metric
     for column in ("mean", *(f"p{q:g}" for q in shown), "n"):
         grid.add_column(column, justify="right", no_wrap=True)
     for name, title in TITLES.items():
@@ -75,6 +76,10 @@ def lines(summary: Summary) -> list[str]:
         f"{_number(rates['requests_per_s'])} requests/s, {_number(rates['output_tokens_per_s'])} output tokens/s "
         f"({tokens['output']} of {tokens['requested']} tokens asked for, counted by {tokens['counted_by'] or 'nobody'})",
     ]
+    far = [(TITLES[name].strip(), each.at(99.9)) for name, each in summary.latencies.items() if name in _FAR]
+    said = [f"{title} {ms(at.value)} ms [{ms(at.low)}-{ms(at.high)}]" for title, at in far if at.value is not None]
+    if said:
+        found.append(f"p99.9: {', '.join(said)}")
     if summary.goodput is not None:
         good = summary.goodput
         found.append(
@@ -103,7 +108,7 @@ def ms(value_ns: float | None) -> str:
     if math.isinf(value_ns):
         return "failed"
     value = value_ns / _NS_PER_MS
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _cell(percentile: Percentile) -> str:

@@ -281,3 +281,32 @@ def test_the_run_says_nothing_of_numpy_or_grpc_until_it_needs_them() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(mock: RunningMock, tmp_path: Path) -> None:
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    out = tmp_path / "r.json"
+    command = [sys.executable, "-m", "trtbuild", "bench", "--url", mock.grpc, "--prompt", "x", "--output-tokens", "6"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [*command, "--concurrency", "2", "--duration", "60s", "-o", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        for _ in range(200):
+            time.sleep(0.05)
+            if len(mock.schedule()["requests"]) > 6:
+                break
+        process.send_signal(signal.SIGINT)
+        text, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors and "INVALID: the run was interrupted" in text
+    value = json.loads(out.read_text())
+    assert value["runs"][0]["requests"]["ok"] >= 4 and not value["runs"][0]["valid"]
+    assert value["runs"][0]["requests"]["cancelled"] <= 2
