@@ -323,17 +323,20 @@ class Driver:
     # Ending
 
     def _settle(self, now_ns: int) -> None:
-        """Record what has ended, and let conversations go on."""
+        """Let conversations go on, and record what has ended; in this order, so that recording makes no request late."""
         while self._ended:
-            exchange = self._ended.popleft()
+            ended = list(self._ended)
+            self._ended.clear()
             self._last_end_ns = now_ns
-            connection = self.active.pop(exchange, None)
-            if connection is not None:
-                connection.active -= 1
-                self.free(connection)
-            conversation = self._conversations.pop(exchange)
-            exchange.record(self.table)
-            self._go_on(exchange, conversation, now_ns)
+            for exchange in ended:
+                connection = self.active.pop(exchange, None)
+                if connection is not None:
+                    connection.active -= 1
+                    self.free(connection)
+                self._go_on(exchange, self._conversations.pop(exchange), now_ns)
+            self._send_due()
+            for exchange in ended:
+                exchange.record(self.table)
 
     def _go_on(self, exchange: Exchange, conversation: Conversation, now_ns: int) -> None:
         is_closed_loop = self._work.starts is None

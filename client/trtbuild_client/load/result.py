@@ -80,6 +80,7 @@ def records(table: RecordTable, started_ns: int) -> dict[str, Any]:
         values = column.tolist()
         columns[name] = [each - started_ns if each != NONE else NONE for each in values] if name in _TIMES else values
     return {
+        "started_ns": started_ns,
         "columns": columns,
         "event_ns": [each - started_ns for each in table.event_ns],
         "event_tokens": table.event_tokens.tolist(),

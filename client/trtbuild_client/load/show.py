@@ -16,14 +16,14 @@ _NS_PER_MS = 1e6
 #: metric -> its row; what the client adds to it is shown only where it is worth a row.
 TITLES = {
     "ttft": "TTFT",
-    "ttft_from_sent": "  from sending",
-    "first_content": "  of the answer",
+    "ttft_from_sent": " from sent",
+    "first_content": " of answer",
     "itl": "ITL",
     "tpot": "TPOT",
-    "e2e": "end to end",
-    "e2e_from_sent": "  from sending",
-    "e2e_with_failures": "  failed = never",
-    "send_lag": "sent late by",
+    "e2e": "E2E",
+    "e2e_from_sent": " from sent",
+    "e2e_with_failures": " failed=never",
+    "send_lag": "late by",
 }
 #: Rows that repeat another one unless they differ from it: by more than this share, or 0.1 ms.
 _TWINS = {"ttft_from_sent": "ttft", "e2e_from_sent": "e2e", "first_content": "ttft"}

@@ -310,3 +310,19 @@ def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(mock:
     value = json.loads(out.read_text())
     assert value["runs"][0]["requests"]["ok"] >= 4 and not value["runs"][0]["valid"]
     assert value["runs"][0]["requests"]["cancelled"] <= 2
+
+
+def test_one_timeout_is_seconds_here_and_microseconds_for_the_queue_of_the_server() -> None:
+    from tests.unit.client.fake_triton import FakeTriton, tokens
+
+    server = FakeTriton()
+    try:
+        server.scripts["ensemble"] = lambda request, session: tokens("a", "b")
+        endpoint, described = Target(server.address, "ensemble", timeout_s=5.0).open()
+        done = run(endpoint, Plan(limits=Limits(requests=1)), Dataset([(Turn("Яблоко 🙂", 2),)], "test"))
+        assert described["transport"] == "lean" and done.table.columns["output_tokens"].tolist() == [2]
+        assert server.received[-1].parameters["timeout"].int64_param == 5_000_000
+        assert server.inputs()["text_input"][2][4:].decode() == "Яблоко 🙂"
+        assert server.inputs()["min_tokens"][2] == server.inputs()["max_tokens"][2]
+    finally:
+        server.close()
