@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from trtbuild_client.errors import ConnectError, NotReady
 from trtbuild_client.faults import translate, unreachable
 from trtbuild_client.load.http2 import Http2
+from trtbuild_client.load.model_messages import model_policy, tensor_specs
 from trtbuild_client.load.outcomes import Outcome
 from trtbuild_client.load.protowire import field, fields
-from trtbuild_client.load.triton import model_policy, tensor_specs
 from trtbuild_client.wire import ModelInfo, TensorSpec
 
 _SERVICE = "/inference.GRPCInferenceService/"

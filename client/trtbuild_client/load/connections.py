@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from trtbuild_client.load.exchange import Exchange
-from trtbuild_client.load.http2 import Http2, Stream
+from trtbuild_client.load.http2 import Http2
+from trtbuild_client.load.http2_frames import Stream
 from trtbuild_client.load.outcomes import Outcome
 
 #: Read at once. Larger buffers would come from the system with every call, at the price of several messages.

@@ -13,17 +13,14 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
 
 from trtbuild_client.load.connections import Connection
+from trtbuild_client.load.conversation import Conversation, Endpoint
 from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.strain import Strain
 from trtbuild_client.load.table import RecordTable
-from trtbuild_client.load.workload import Limits, Session, Workload
-
-if TYPE_CHECKING:
-    from trtbuild_client.load.connections import Watcher
+from trtbuild_client.load.workload import Limits, Workload
 
 #: How often deadlines are looked at: often enough for the shortest of them.
 _SWEEP_NS = (10_000_000, 100_000_000)
@@ -37,33 +34,6 @@ _LISTEN_NS = 200_000_000
 #: Before a conversation goes on after its server could not be reached.
 _BACKOFF_NS = 100_000_000
 _UNREACHABLE = (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECTION_LOST, Outcome.SERVER_GOING_AWAY)
-
-
-class Endpoint(Protocol):
-    """A server and a way to talk to it."""
-
-    def connect(self, watcher: Watcher, deadline_ns: int) -> Connection:
-        """Open a connection."""
-
-    def exchange(
-        self, job: Job, due_ns: int, on_end: Callable[[Exchange], None], on_late: Callable[[Exchange, Mark], None]
-    ) -> Exchange:
-        """Return a request that has not been sent."""
-
-    def can_take(self, connection: Connection) -> bool:
-        """Say whether another request may be sent on a connection."""
-
-
-class Conversation:
-    """A session that goes on."""
-
-    __slots__ = ("index", "messages", "session", "turn")
-
-    def __init__(self, index: int, session: Session) -> None:
-        self.index = index
-        self.session = session
-        self.turn = 0
-        self.messages: tuple[str, ...] = ()
 
 
 class Driver:

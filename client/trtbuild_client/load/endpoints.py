@@ -12,7 +12,8 @@ from trtbuild_client.load.connections import Connection, GrpcConnection, HttpCon
 from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.outcomes import Mark
 from trtbuild_client.load.sse import GenerateExchange, HttpExchange, OpenAiExchange
-from trtbuild_client.load.triton import STREAM_PATH, UNARY_PATH, Template, TritonExchange
+from trtbuild_client.load.template import Template
+from trtbuild_client.load.triton import STREAM_PATH, UNARY_PATH, TritonExchange
 
 if TYPE_CHECKING:
     from trtbuild_client.load.connections import Watcher

@@ -19,7 +19,8 @@ from trtbuild_client.load.connections import Connection
 from trtbuild_client.load.endpoints import OnEnd, OnLate
 from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.outcomes import Outcome
-from trtbuild_client.load.triton import STREAM_PATH, UNARY_PATH, Template, TritonExchange
+from trtbuild_client.load.template import Template
+from trtbuild_client.load.triton import STREAM_PATH, UNARY_PATH, TritonExchange
 from trtbuild_client.wire import ModelInfo
 
 if TYPE_CHECKING:

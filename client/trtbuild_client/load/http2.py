@@ -9,15 +9,31 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import Protocol
 
 from trtbuild_client.load.hpack import Decoder, Header, HpackError, encode
+from trtbuild_client.load.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEADER,
+    GOAWAY,
+    HAS_PRIORITY,
+    HEADERS,
+    PADDED,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Handler,
+    Stream,
+    frame,
+    percent_decoded,
+)
 from trtbuild_client.load.outcomes import Outcome
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, PADDED, HAS_PRIORITY, ACK = 0x1, 0x4, 0x8, 0x20, 0x1
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEADER = struct.Struct(">HBBBI")  # length (16 + 8 bits), type, flags, stream
 _MESSAGE = struct.Struct(">BI")  # gRPC: compressed, length
 _SETTING = struct.Struct(">HI")
 _U32 = struct.Struct(">I")
@@ -30,39 +46,6 @@ _REFILL_BYTES = 2**29
 CANCEL = 8
 _NO_ERROR = 0
 _HIGH_BIT = 0x7FFFFFFF
-
-
-class Handler(Protocol):
-    """Takes what comes on one stream."""
-
-    def message(self, data: bytes, start: int, end: int, now_ns: int) -> None:
-        """Take data[start:end], one whole gRPC message."""
-
-    def trailers(self, status: int, text: str, now_ns: int) -> None:
-        """Take the gRPC status that ends the stream; nothing follows."""
-
-    def broken(self, outcome: Outcome, now_ns: int, text: str, code: int) -> None:
-        """Take the end of a stream that has no status; nothing follows."""
-
-
-class Stream:
-    """One request and its answer.
-
-    Attributes:
-        window: bytes that may be sent now.
-        rest: the beginning of a message whose end has not come.
-    """
-
-    __slots__ = ("handler", "http_status", "number", "received", "rest", "unsent", "window")
-
-    def __init__(self, number: int, handler: Handler, window: int) -> None:
-        self.number = number
-        self.handler = handler
-        self.window = window
-        self.rest = b""
-        self.unsent = b""
-        self.received = 0
-        self.http_status = 0
 
 
 class Http2:
@@ -133,7 +116,7 @@ class Http2:
         if self._rest:
             data = self._rest + data
         position, size = 0, len(data)
-        unpack = _HEADER.unpack_from
+        unpack = FRAME_HEADER.unpack_from
         streams = self.streams
         while size - position >= 9:
             high, low, kind, flags, number = unpack(data, position)
@@ -271,7 +254,7 @@ class Http2:
             outcome = Outcome.PROTOCOL_ERROR if http == 200 else Outcome.HTTP_STATUS
             stream.handler.broken(outcome, now_ns, f"HTTP status {http}, no gRPC status", http)
             return
-        text = _percent_decoded(headers.get(b"grpc-message", b""))
+        text = percent_decoded(headers.get(b"grpc-message", b""))
         if status == b"0" and stream.rest:
             stream.handler.broken(Outcome.PROTOCOL_ERROR, now_ns, "the stream ended within a message", 0)
             return
@@ -351,15 +334,3 @@ _ACTIONS = {
     WINDOW_UPDATE: Http2._on_window,
     CONTINUATION: Http2._on_continuation,
 }
-
-
-def frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
-    """Return one frame."""
-    return _HEADER.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, number) + payload
-
-
-def _percent_decoded(text: bytes) -> str:
-    """Return a grpc-message as text (gRPC over HTTP/2, "Responses": percent-encoded UTF-8)."""
-    from urllib.parse import unquote_to_bytes
-
-    return unquote_to_bytes(text).decode("utf-8", "replace")

@@ -11,8 +11,9 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from trtbuild_client.errors import ClientError
+from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
-from trtbuild_client.load.driver import Driver, Endpoint
+from trtbuild_client.load.driver import Driver
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.strain import StrainReport
 from trtbuild_client.load.table import RecordTable, merged

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
-from trtbuild_client.load.driver import Endpoint
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.result import document, write, write_text
 from trtbuild_client.load.run import Progress, Run, run

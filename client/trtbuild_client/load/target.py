@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trtbuild_client.errors import ConnectError, InvalidRequest
-from trtbuild_client.load.driver import Endpoint
+from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.endpoints import APIS, Http, TritonGrpc
 
 GRPC = "triton-grpc"
@@ -190,7 +190,7 @@ class Target:
         ), "lean"
 
     def _template(self, tensors: Any, lengths: tuple[str, ...]) -> Any:
-        from trtbuild_client.load.triton import Template
+        from trtbuild_client.load.template import Template
 
         # Seconds here, microseconds there; the server applies it to the time in its queues only.
         timeout_us = None if self.timeout_s is None else round(self.timeout_s * 1_000_000)

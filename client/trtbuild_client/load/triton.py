@@ -6,25 +6,19 @@ classes that protobuf generates from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.protowire import (
     BYTES,
     WireError,
-    field,
     fields,
-    integer,
     integers,
-    packed,
     read_field,
     read_varint,
-    signed,
 )
-from trtbuild_client.wire import Tensor
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 UNARY_PATH = "/inference.GRPCInferenceService/ModelInfer"
@@ -48,53 +42,6 @@ _TIMES = {
 }
 #: InferTensorContents, for servers that do not send raw bytes: fields that hold integers, and the one of texts.
 _INTEGER_CONTENTS, _TEXT_CONTENTS = (1, 2, 3, 4, 5), 8
-
-
-class Template:
-    """Requests that differ in id, prompt and number of tokens only.
-
-    Args:
-        model: name of the model.
-        tensors: of one request, as `request.build` makes them.
-        prompt_name: the tensor of the prompt.
-        length_names: tensors that hold the number of tokens.
-        timeout_us: what the server gets as its own limit of queueing, None for none.
-        separator: between the texts of a conversation.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        tensors: tuple[Tensor, ...],
-        *,
-        prompt_name: str = "text_input",
-        length_names: tuple[str, ...] = ("max_tokens",),
-        timeout_us: int | None = None,
-        separator: str = "\n",
-    ) -> None:
-        self._head = field(1, model)
-        parameters = _parameter("triton_enable_empty_final_response", integer(1, 1))
-        if timeout_us is not None:
-            parameters += _parameter("timeout", integer(2, timeout_us))
-        inputs = b"".join(
-            field(5, field(1, each.name) + field(2, each.dtype) + packed(3, each.shape)) for each in tensors
-        )
-        self._middle = parameters + inputs
-        self._names = tuple(each.name for each in tensors)
-        self._raw = tuple(field(7, each.data) for each in tensors)
-        self._prompt_at = self._names.index(prompt_name)
-        self._lengths_at = tuple(index for index, name in enumerate(self._names) if name in length_names)
-        self._sizes = {index: len(tensors[index].data) for index in self._lengths_at}
-        self._separator = separator
-
-    def message(self, job: Job, request_id: str) -> bytes:
-        """Return the bytes of one ModelInferRequest."""
-        prompt = self._separator.join(job.messages).encode("utf-8", "surrogateescape")
-        raw = list(self._raw)
-        raw[self._prompt_at] = field(7, len(prompt).to_bytes(4, "little") + prompt)
-        for index in self._lengths_at:
-            raw[index] = field(7, job.max_tokens.to_bytes(self._sizes[index], "little"))
-        return self._head + field(3, request_id) + self._middle + b"".join(raw)
 
 
 class TritonExchange(Exchange):
@@ -347,47 +294,3 @@ def _is_true(entry: bytes, name: bytes) -> bool:
     parts = dict(fields(entry))
     value = parts.get(2)
     return parts.get(1) == name and isinstance(value, bytes) and dict(fields(value)).get(1) == 1
-
-
-def _parameter(name: str, value: bytes) -> bytes:
-    return field(4, field(1, name) + field(2, value))
-
-
-def tensor_specs(message: bytes, number: int) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return (name, data type, shape) of the tensors in a ModelMetadataResponse: number 4 for inputs, 5 for outputs."""
-    found = []
-    for each, value in fields(message):
-        if each == number and isinstance(value, bytes):
-            name = dtype = ""
-            shape: list[int] = []
-            for part, content in fields(value):
-                if part == 1 and isinstance(content, bytes):
-                    name = content.decode()
-                elif part == 2 and isinstance(content, bytes):
-                    dtype = content.decode()
-                elif part == 3:
-                    shape += integers(content)
-            found.append((name, dtype, tuple(shape)))
-    return found
-
-
-def model_policy(message: bytes) -> Mapping[str, Any]:
-    """Return max_batch_size, is_decoupled, optional inputs and steps of the ensemble from a ModelConfigResponse."""
-    policy: dict[str, Any] = {"max_batch_size": 0, "is_decoupled": False, "optional": set(), "steps": []}
-    config = next((value for number, value in fields(message) if number == 1), b"")
-    assert isinstance(config, bytes)
-    for number, value in fields(config):
-        if number == 4 and isinstance(value, int):
-            policy["max_batch_size"] = signed(value)
-        elif number == 5 and isinstance(value, bytes):
-            parts = dict(fields(value))
-            if parts.get(8) == 1 and isinstance(parts[1], bytes):
-                policy["optional"].add(parts[1].decode())
-        elif number == 15 and isinstance(value, bytes):
-            for each, step in fields(value):
-                if each == 1 and isinstance(step, bytes):
-                    name = dict(fields(step)).get(1, b"")
-                    policy["steps"].append(name.decode() if isinstance(name, bytes) else "")
-        elif number == 19 and isinstance(value, bytes):
-            policy["is_decoupled"] = dict(fields(value)).get(1) == 1
-    return policy

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from trtbuild_client.load.hpack import encode
-from trtbuild_client.load.http2 import (
+from trtbuild_client.load.http2 import Http2
+from trtbuild_client.load.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -21,7 +22,6 @@ from trtbuild_client.load.http2 import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    Http2,
     frame,
 )
 from trtbuild_client.load.outcomes import Outcome

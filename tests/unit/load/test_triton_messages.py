@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from trtbuild_client.load.exchange import Exchange, Job
+from trtbuild_client.load.model_messages import model_policy, tensor_specs
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.protowire import WireError, fields, read_varint, varint
-from trtbuild_client.load.triton import Reply, Template, TritonExchange, model_policy, split, tensor_specs
+from trtbuild_client.load.template import Template
+from trtbuild_client.load.triton import Reply, TritonExchange, split
 from trtbuild_client.wire import Tensor
 
 
