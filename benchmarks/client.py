@@ -177,6 +177,8 @@ def main() -> None:
         print(f"perf_analyzer is skipped: it is not in {CACHE}; --fetch puts it there", file=sys.stderr)
     if arguments.aiperf:
         contestants["AIPerf, HTTP"] = aiperf(arguments.aiperf)
+    if arguments.only:
+        contestants = {name: command for name, command in contestants.items() if name in arguments.only}
     results = {load: {name: Result() for name in contestants} for load in arguments.loads}
     for load in arguments.loads:
         for _ in range(arguments.rounds):
@@ -195,6 +197,7 @@ def parse_arguments() -> argparse.Namespace:
         "--fetch", action="store_true", help=f"download perf_analyzer and its libraries into {CACHE} (pip, apt-get)"
     )
     parser.add_argument("--aiperf", help="executable of AIPerf in an environment of its own")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="rows to measure, by their names in the table")
     parser.add_argument("--poisson", action="store_true", help="test the schedule of an open loop instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
