@@ -154,6 +154,10 @@ class Renaming:
     since: str
     evidence: Evidence = "known"
 
+    def is_made_by(self, release: Release) -> bool:
+        """Say whether a release reads the new name."""
+        return release.within(Span(self.since, None, self.evidence, SOURCE))
+
 
 RENAMINGS = (
     Renaming("preprocessing", "visual_model_path", "multimodal_model_path", "0.19.0"),
@@ -171,9 +175,15 @@ def parameters_of(release: Release) -> tuple[Parameter, ...]:
     return tuple(parameter for parameter in BACKEND_PARAMETERS if parameter.is_read_by(release))
 
 
-def nearest(name: str, known: Sequence[str] | None = None) -> str | None:
-    """Return the known key that a name is likely a misspelling of, None when none is near."""
-    near = difflib.get_close_matches(name, known if known is not None else tuple(_BY_NAME), n=1, cutoff=0.7)
+def nearest(name: str, known: Sequence[str] | None = None, *, cutoff: float = 0.7) -> str | None:
+    """Return the known key that a name is likely a misspelling of, None when none is near.
+
+    Args:
+        name: as it was written.
+        known: the keys that it may mean; by default all of the C++ backend.
+        cutoff: how alike they must be, from 0 to 1.
+    """
+    near = difflib.get_close_matches(name, known if known is not None else tuple(_BY_NAME), n=1, cutoff=cutoff)
     return near[0] if near else None
 
 
