@@ -108,8 +108,8 @@ def test_findings_are_one_line_each_and_exit_with_3(rendered: Path, cli: Cli) ->
     code, out, err = cli("lint", rendered)
     [line] = out.splitlines()
     assert code == 3
-    assert line.startswith("decoupled-differs: error: tensorrt_llm_bls/config.pbtxt: decoupled is false")
-    assert "1 finding" in err
+    assert line.startswith("decoupled-differs: error: tensorrt_llm_bls/config.pbtxt:4: decoupled is false")
+    assert "1 error(s), 0 warning(s)" in err
 
 
 def test_findings_as_json(rendered: Path, cli: Cli) -> None:
@@ -117,7 +117,7 @@ def test_findings_as_json(rendered: Path, cli: Cli) -> None:
     code, out, _ = cli("lint", rendered, "--json")
     [finding] = json.loads(out)["findings"]
     assert code == 3
-    assert finding.keys() == {"rule", "severity", "file", "message", "fix"}
+    assert finding.keys() == {"rule", "severity", "file", "line", "message", "fix", "fixable"}
     assert (finding["rule"], finding["file"]) == ("syntax", "ensemble/config.pbtxt")
 
 

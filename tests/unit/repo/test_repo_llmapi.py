@@ -160,7 +160,7 @@ def test_lint_finds_settings_that_config_pbtxt_does_not_repeat(
     repository = served()
     file = repository / "tensorrt_llm" / "1" / "model.yaml"
     file.write_text(file.read_text().replace(*change))
-    [finding] = lint(repository)
+    [finding] = [each for each in lint(repository) if each.rule != "llmapi-argument"]
     assert (finding.rule, finding.file) == ("llmapi-differs", "tensorrt_llm/1/model.yaml")
     assert message in finding.message
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import yaml
+from trtbuild.repo.lint.findings import Problem, Rule
+from trtbuild.repo.lint.repository import CORE, Model, Repository
+from trtbuild.repo.proto import datatype_name
 
-from trtbuild.repo.lint.findings import Problem
-from trtbuild.repo.lint.repository import Model, Repository
-
-CORE = "tensorrt_llm"
 CHAIN = ("preprocessing", CORE, "postprocessing", "ensemble", "tensorrt_llm_bls")
 
 
@@ -21,6 +19,7 @@ def batch_sizes(repository: Repository) -> Iterator[Problem]:
                 model.file,
                 f"max_batch_size is {model.config.max_batch_size}, {core.file} has {core.config.max_batch_size}",
                 "use one value for all of them",
+                model.line("max_batch_size"),
             )
 
 
@@ -33,6 +32,7 @@ def decoupled(repository: Repository) -> Iterator[Problem]:
                 model.file,
                 f"decoupled is {str(mine).lower()}, {core.file} has {str(its).lower()}",
                 "set model_transaction_policy.decoupled to the same value in both",
+                model.line("model_transaction_policy"),
             )
 
 
@@ -46,6 +46,7 @@ def tokenizer_dirs(repository: Repository) -> Iterator[Problem]:
             read[1].file,
             f"tokenizer_dir is '{folders[1]}', {read[0].file} has '{folders[0]}'",
             "use the same folder in both",
+            read[1].parameter_line("tokenizer_dir"),
         )
 
 
@@ -55,35 +56,32 @@ def postprocessing_instances(repository: Repository) -> Iterator[Problem]:
     groups = model.config.instance_group if model is not None and model.config is not None else ()
     count = sum(max(group.count, 1) for group in groups)
     if model is not None and count > 1:
-        yield Problem(model.file, f"postprocessing has {count} instances, streamed text needs 1", "set count to 1")
+        yield Problem(
+            model.file,
+            f"postprocessing has {count} instances, streamed text needs 1",
+            "set count to 1",
+            model.line("instance_group"),
+        )
 
 
-def llm_api_settings(repository: Repository) -> Iterator[Problem]:
-    """Find models of the LLM API whose model.yaml says something else than config.pbtxt, which a server may read alone.
-
-    launch_triton_server.py tells the server not to complete configurations; streams then hang until their clients give up (Triton
-    specification 2.3).
-    """
-    for model in repository.parsed():
-        for name in (file for file in model.files if file.endswith("/model.yaml")):
-            try:
-                data = yaml.safe_load((repository.path / name).read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-                yield Problem(name, f"it cannot be read: {error}", "correct it, or render again")
-                continue
-            theirs = data.get("triton_config") if isinstance(data, dict) else None
-            if not isinstance(theirs, dict) or "decoupled" not in theirs:
-                yield Problem(name, "it has no triton_config with the key 'decoupled'", "add it")
-                continue
-            policy = model.config.model_transaction_policy
-            mine = {"decoupled": policy.decoupled, "max_batch_size": model.config.max_batch_size}
-            for key, value in mine.items():
-                if (other := theirs.get(key, 0)) != value:
+def bls_tensors(repository: Repository) -> Iterator[Problem]:
+    """Find tensors that the BLS model hands on with another type than the core has, which no server compares."""
+    for model, core in _chain(repository, ("tensorrt_llm_bls",)):
+        for side in ("input", "output"):
+            theirs = {tensor.name: tensor for tensor in getattr(core.config, side)}
+            for tensor in getattr(model.config, side):
+                other = theirs.get(tensor.name)
+                if (
+                    other is not None
+                    and 0 not in (other.data_type, tensor.data_type)
+                    and other.data_type != tensor.data_type
+                ):
                     yield Problem(
-                        name,
-                        f"triton_config.{key} is {str(other).lower()}, {model.file} says {str(value).lower()}",
-                        "set both to the same value: a server that does not complete configurations reads only the latter",
-                    )
+                        model.file,
+                        f"{side} '{tensor.name}' is {datatype_name(tensor.data_type)}, {core.file} has {datatype_name(other.data_type)}",
+                        "declare both with the same data_type",
+                        model.tensor_line(side, tensor.name),
+                    )  # fmt: skip
 
 
 def _chain(repository: Repository, names: tuple[str, ...]) -> Iterator[tuple[Model, Model]]:
@@ -93,3 +91,30 @@ def _chain(repository: Repository, names: tuple[str, ...]) -> Iterator[tuple[Mod
         model = repository.models.get(name)
         if core is not None and core.config is not None and model is not None and model.config is not None:
             yield model, core
+
+
+RULES: dict[str, Rule] = {
+    "batch-sizes-differ": Rule(
+        "warning", batch_sizes, "models of one chain that take other batches than the core",
+        "The smallest counts, and where is hard to see from outside (field report CR05, Triton specification 7.4).", "Use one value for all of them.",
+    ),
+    "decoupled-differs": Rule(
+        "error", decoupled, "a BLS model that streams where the core does not, or the other way round",
+        "`Streaming is only supported if model is deployed using decoupled mode`, whatever the other file says (field report CR07).",
+        "Use one value for both; the ensemble has none.",
+    ),
+    "tokenizer-differs": Rule(
+        "error", tokenizer_dirs, "a postprocessing that decodes with another tokenizer than preprocessing encodes with",
+        "The answers are another text than the model's (Triton specification 7.4).", "Use the same folder in both.",
+    ),
+    "postprocessing-instances": Rule(
+        "error", postprocessing_instances, "several instances of postprocessing",
+        "They take the pieces of one stream in turns, and what one holds back of a character the other does not have. The stock one is stateless, and breaks characters "
+        "anyway (Triton specification 1.3).", "Set count to 1.",
+    ),
+    "bls-datatype": Rule(
+        "error", bls_tensors, "tensors of a BLS model that have another type than in the core",
+        "Nobody compares them at load time; requests fail, or numbers are read wrongly (Triton specification 7.4, field report CR13).",
+        "Declare both with the same type.",
+    ),
+}  # fmt: skip
