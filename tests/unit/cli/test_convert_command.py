@@ -301,7 +301,7 @@ def test_plan_contains_the_conversion_plan_and_the_kv_pool(make_model: Make, cli
     [
         ("limits: {max_seq_len: 257}", "max_seq_len=257 exceeds the 256 positions"),
         ("kv_cache: {max_tokens: 128}", "makes 4 blocks, one sequence of 256 tokens needs 8"),
-        ("limits: {max_batch_size: 8, max_num_tokens: 7}", "max_num_tokens=7 is below limits.max_batch_size=8"),
+        ("limits: {max_batch_size: 8, max_num_tokens: 7}", "max_num_tokens=7 is below the 8 tokens"),
         ("kv_cache: {tokens_per_block: 2}", "kv_cache.tokens_per_block = 2"),
         ("limits: {max_batch_size: 0}", "limits.max_batch_size = 0"),
         ("quantization: {scheme: fp7}", "did you mean 'fp8'"),

@@ -141,4 +141,4 @@ def test_sizes_of_the_server_are_a_note_where_nothing_has_groups(model: Path, cl
     assert (code, "for the server only" in out + err) == (0, True), out + err
     # The folder can be written; a deployment that no server can cut is refused.
     code, _, err = cli("plan", model, *options)
-    assert (code, "cannot be split over tp=5" in err) == (1, True), err
+    assert (code, "cannot be split over tp=5" in err) == (2, True), err

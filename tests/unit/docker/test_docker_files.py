@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -59,7 +60,7 @@ def test_no_dockerfile_breaks_a_rule(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
 def test_hadolint_finds_nothing(file: Path) -> None:
-    tool = shutil.which("hadolint")
+    tool = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if tool is None:
         pytest.skip("hadolint is not installed")
     answer = subprocess.run([tool, "--no-color", str(file)], capture_output=True, text=True, check=False)
