@@ -13,8 +13,9 @@ from trtbuild_client import defaults
 from trtbuild_client.aio_stream import AsyncStream
 from trtbuild_client.batch import BatchResult
 from trtbuild_client.chat import ChatTemplate, Message, prompt_of
-from trtbuild_client.client import cancelled, connect_limit_s
+from trtbuild_client.client import cancelled
 from trtbuild_client.connection import Connection, Retry, Tls, connection
+from trtbuild_client.deadlines import connect_limit_s
 from trtbuild_client.errors import ClientError, InvalidRequest
 from trtbuild_client.parameters import Options
 from trtbuild_client.plan import Limits, Plan, prepare

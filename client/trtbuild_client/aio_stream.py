@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from trtbuild_client.answer import Answer
-from trtbuild_client.client import less
+from trtbuild_client.deadlines import less
 from trtbuild_client.errors import Cancelled, ClientError, DeadlineExceeded, InvalidRequest, Phase
 from trtbuild_client.plan import Plan
 from trtbuild_client.records import Generation, Outcome, StreamChunk

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from trtbuild_client import defaults
 from trtbuild_client.batch import BatchResult, work_off
 from trtbuild_client.chat import ChatTemplate, Message, prompt_of
 from trtbuild_client.connection import Connection, Retry, Tls, connection
-from trtbuild_client.deadlines import seconds
-from trtbuild_client.errors import Cancelled, ClientError, DeadlineExceeded, InvalidRequest
+from trtbuild_client.deadlines import connect_limit_s, less
+from trtbuild_client.errors import Cancelled, ClientError, InvalidRequest
 from trtbuild_client.parameters import Options
 from trtbuild_client.plan import Limits, prepare
 from trtbuild_client.records import Generation
@@ -356,30 +355,6 @@ def _transport(server: Connection, connect_timeout_s: float) -> Transport:
     from trtbuild_client.transport import GrpcTransport
 
     return GrpcTransport(server, connect_timeout_s=connect_timeout_s)
-
-
-def connect_limit_s(connect_timeout_s: float, timeout_s: float | None) -> float:
-    """Return the deadline of questions about the server: never longer than that of a whole answer."""
-    limit_s = seconds(connect_timeout_s, "connect_timeout_s") or defaults.CONNECT_TIMEOUT_S
-    return min(limit_s, timeout_s or limit_s)
-
-
-def less(request: WireRequest, spent_s: float, address: str) -> WireRequest:
-    """Return the request with the time that is left to it.
-
-    Raises:
-        DeadlineExceeded: none is left.
-    """
-    if request.timeout_s is None or spent_s <= 0.001:  # the first attempt has all of it
-        return request
-    if spent_s >= request.timeout_s:
-        raise DeadlineExceeded(
-            f"no answer from model '{request.model}' on {address} within {request.timeout_s:g} s, over several attempts",
-            phase="total",
-            timeout_s=request.timeout_s,
-            hint="Raise the timeout, or look at the server's load.",
-        )
-    return replace(request, timeout_s=request.timeout_s - spent_s)
 
 
 def whole(stream: Stream) -> Generation:

@@ -1,4 +1,7 @@
-"""Deadlines for the first token and between tokens. The deadline of the whole request belongs to the transport."""
+"""Deadlines: checking them, what is left of one, and those for the first token and between tokens.
+
+The deadline of the whole request belongs to the transport.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from trtbuild_client.errors import InvalidRequest, Phase
+from trtbuild_client import defaults
+from trtbuild_client.errors import DeadlineExceeded, InvalidRequest, Phase
+
+if TYPE_CHECKING:
+    from trtbuild_client.wire import WireRequest
 
 
 def seconds(value: float | None, name: str) -> float | None:
@@ -22,6 +31,30 @@ def seconds(value: float | None, name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise InvalidRequest(f"{name}={value!r}", hint="It must be a number of seconds above 0, or None for no limit.")
     return float(value)
+
+
+def connect_limit_s(connect_timeout_s: float, timeout_s: float | None) -> float:
+    """Return the deadline of questions about the server: never longer than that of a whole answer."""
+    limit_s = seconds(connect_timeout_s, "connect_timeout_s") or defaults.CONNECT_TIMEOUT_S
+    return min(limit_s, timeout_s or limit_s)
+
+
+def less(request: WireRequest, spent_s: float, address: str) -> WireRequest:
+    """Return the request with the time that is left to it.
+
+    Raises:
+        DeadlineExceeded: none is left.
+    """
+    if request.timeout_s is None or spent_s <= 0.001:  # the first attempt has all of it
+        return request
+    if spent_s >= request.timeout_s:
+        raise DeadlineExceeded(
+            f"no answer from model '{request.model}' on {address} within {request.timeout_s:g} s, over several attempts",
+            phase="total",
+            timeout_s=request.timeout_s,
+            hint="Raise the timeout, or look at the server's load.",
+        )
+    return replace(request, timeout_s=request.timeout_s - spent_s)
 
 
 class Watchdog:

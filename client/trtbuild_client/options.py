@@ -146,6 +146,63 @@ def load(function: F) -> F:
     return function
 
 
+def extras(function: F) -> F:
+    """Add what a probe finds out besides, and its limits; the command receives them in `**given`, for `beside`."""
+    for metric in reversed(("ttft", "itl", "tpot", "e2e")):
+        for percentile in (99, 95, 90, 50):
+            function = click.option(
+                f"--max-{metric}-p{percentile}",
+                type=duration,
+                metavar="TIME",
+                hidden=percentile != 95,
+                help=f"Highest p95 of {metric} that is still well (also -p50, -p90, -p99); above it the exit code is 3.",
+            )(function)
+    for decorate in (
+        click.option(
+            "--prompt-lengths",
+            type=_numbers,
+            default="",
+            metavar="WORDS,...",
+            help="Also send new prompts of these lengths.",
+        ),
+        click.option(
+            "--cache", "has_cache", is_flag=True, help="Also send prompts twice: is the second first token earlier?"
+        ),
+        click.option("--no-metrics", is_flag=True, help="Do not look for the server's metrics."),
+        click.option(
+            "--metrics-url",
+            default="",
+            metavar="HOST:PORT",
+            help="The server's metrics; usually port 8002, which is tried.",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    words = [word for word in text.split(",") if word.strip()]
+    if not all(word.strip().isdecimal() for word in words):
+        raise click.BadParameter(f"'{text}' is no list of numbers: write 128,1024.")
+    return tuple(int(word) for word in words)
+
+
+def beside(given: dict[str, Any]) -> Any:
+    """Take the options of `extras` out of all that a command received; return `probing.Extras`."""
+    from trtbuild_client.probing import Extras
+    from trtbuild_client.stats import PERCENTILES
+    from trtbuild_client.thresholds import METRICS, Threshold
+
+    limits = [
+        Threshold(metric, percentile, limit_s * 1e9)
+        for metric in METRICS
+        for percentile in PERCENTILES
+        if (limit_s := given.pop(f"max_{metric}_p{percentile}")) is not None
+    ]
+    address, is_off = given.pop("metrics_url"), given.pop("no_metrics")
+    return Extras(None if is_off else address, given.pop("has_cache"), given.pop("prompt_lengths"), limits)
+
+
 def split(parameters: tuple[tuple[str, Any], ...], **given: Any) -> tuple[Options, dict[str, Any]]:
     """Return (options, tensors): what the client knows by name, and other inputs of the model."""
     named = {**given, **dict(parameters)}

@@ -37,6 +37,7 @@ class Probe:
         options: sampling parameters and max_tokens. Unless min_tokens is given, it is sent as max_tokens to a server that
             knows it: answers of one length make latencies comparable.
         tensors: further inputs of the model by the server's own names.
+        has_server_times: ask for the server's own measurements, where the model can give them; they change no text.
 
     Raises:
         InvalidRequest: a count that cannot be.
@@ -50,6 +51,7 @@ class Probe:
     is_streaming: bool = True
     options: Options = field(default_factory=Options)
     tensors: Mapping[str, Any] = field(default_factory=dict)
+    has_server_times: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("requests", 1), ("concurrency", 1), ("warmup", 0)):
@@ -102,6 +104,9 @@ class Probe:
         options = Options(**self.options)
         if wire_name_of(client.info, "min_tokens") is not None:
             options.setdefault("min_tokens", options.get("max_tokens", defaults.MAX_TOKENS))
+        name = wire_name_of(client.info, "return_perf_metrics")
+        if self.has_server_times and name is not None and name not in self.tensors:
+            options.setdefault("return_perf_metrics", True)
         return client.request(prompt, is_streaming=self.is_streaming, tensors=self.tensors, **options)
 
     def _phase(self, client: Client, prompts: list[str], on_done: Callable[[int], None]) -> list[RequestRecord]:

@@ -8,13 +8,15 @@ from typing import Any
 import click
 
 from trtbuild.cli.options import common, json_output
-from trtbuild_client.options import load, sampling, server, split
+from trtbuild_client.options import access, beside, extras, load, reach, sampling, server, split
 
 
-@click.command(epilog="Example: trtbuild probe --requests 64 --concurrency 16 --unique-prompts --json > probe.json")
+@click.command(epilog="Example: trtbuild probe --requests 64 --concurrency 16 --max-ttft-p95 500ms --json > probe.json")
 @server
+@access
 @load
 @click.option("--stream/--no-stream", default=True, show_default=True, help="Time each token, or only whole answers.")
+@extras
 @click.option(
     "--max-error-rate",
     type=click.FloatRange(0, 1),
@@ -42,13 +44,16 @@ def probe(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Measure TTFT, ITL, TPOT, end-to-end latency and output tokens/s; exit 3 when requests fail."""
+    """Check health, then measure TTFT, ITL, TPOT, end-to-end latency and output tokens/s; exit 3 beyond a limit."""
     from trtbuild.console import print_json, progress, stdout_console
     from trtbuild.errors import CheckFailed
     from trtbuild_client.client import Client
     from trtbuild_client.probe import Probe
-    from trtbuild_client.report import failure, table
+    from trtbuild_client.probing import run
+    from trtbuild_client.report import failure
+    from trtbuild_client.thresholds import complaint
 
+    reached, wanted = reach(given), beside(given)
     options, tensors = split(parameters, **given)
     lines = prompt_file.read_text("utf-8", "surrogateescape").splitlines() if prompt_file else [prompt]
     plan = Probe(
@@ -63,14 +68,16 @@ def probe(
     )
     label = f"probing {model} on {url}"
     with (
-        Client(url, model, timeout_s=timeout_s) as client,
-        progress(label, warmup + requests, quiet=quiet, unit="requests") as advance,
+        Client(url, model, timeout_s=timeout_s, **reached) as client,
+        progress(label, wanted.number(plan), quiet=quiet, unit="requests") as advance,
     ):
-        report = plan.run(client, advance)
+        result = run(client, plan, wanted, advance)
     if as_json:
-        print_json(report.to_json())
+        print_json(result.to_json())
     else:
-        stdout_console().print(table(report))
-    problem = failure(report, max_error_rate=max_error_rate)
+        console = stdout_console()
+        for part in result.show():
+            console.print(part, markup=False, soft_wrap=isinstance(part, str))
+    problem = failure(result.report, max_error_rate=max_error_rate) or complaint(result.checks)
     if problem is not None:
         raise CheckFailed(problem[0], hint=problem[1])

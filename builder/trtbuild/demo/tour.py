@@ -40,6 +40,11 @@ FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 #: Seconds; generous, since importing torch three times at once takes long on a busy machine.
 READY_TIMEOUT = ("--ready-timeout", "600")
 LOAD = ("--requests", "8", "--concurrency", "2", "--max-tokens", str(MAX_TOKENS))
+#: One, two and four requests in flight, a few seconds each. Client and model share the machine, so the client may call the runs invalid: the report says so.
+SWEEP = (
+    "--concurrency", "1,2,4", "--duration", "6s", "--warmup", "1", "--drain", "20s",
+    "--input-tokens", "32", "--output-tokens", "12", "--allow-invalid",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Outcome:
         answer: the model's answer to `PROMPT`.
         accuracy: see `Accuracy`.
         probe: what the probe printed: a table, or JSON.
+        load: HTML page of the load test.
         steps: (name, command, seconds) of every step.
         seconds: of the whole demo.
         server: the server when it was left running.
@@ -79,6 +85,7 @@ class Outcome:
     answer: str
     accuracy: Accuracy
     probe: str
+    load: str
     steps: list[tuple[str, str, float]]
     seconds: float
     server: Background | None
@@ -93,6 +100,7 @@ class Outcome:
             "steps": [{"name": name, "command": command, "seconds": s} for name, command, s in self.steps],
             "seconds": self.seconds,
             "probe": json.loads(self.probe),
+            "load": self.load,
             "server": self.server.addresses() if self.server else None,
         }
 
@@ -131,11 +139,14 @@ def run_demo(output: Path, *, gguf: Path | None, keep: bool, as_json: bool, forc
             if EXPECTED not in answer:
                 raise CheckFailed(f"the answer to {PROMPT!r} is {answer!r}", hint=f"it should contain {EXPECTED}")
             probe = runner.run("probe", "--url", address, *LOAD, *(["--json"] if as_json else [])).stdout
+            load, tokenizer = str(output / "load.html"), str(output / "build" / "checkpoint" / "tokenizer")
+            runner.run("bench", "--url", address, *SWEEP, "--tokenizer", tokenizer, "--html", load)
             outcome = Outcome(
                 output=output,
                 answer=answer,
                 accuracy=accuracy,
                 probe=probe,
+                load=load,
                 steps=[imported, *((step.name, step.command, round(step.seconds, 3)) for step in runner.steps)],
                 seconds=round(time.perf_counter() - started, 3),
                 server=server if keep else None,
@@ -152,6 +163,7 @@ def run_demo(output: Path, *, gguf: Path | None, keep: bool, as_json: bool, forc
 def closing_words(outcome: Outcome) -> list[str]:
     """Return what to tell a person at the end: the answer, the latency table, and what to do next."""
     lines = [f"{PROMPT} ... {outcome.answer}", "", *_accuracy_words(outcome.accuracy), "", outcome.probe.rstrip(), ""]
+    lines.append(f"latency against load, one to four requests at a time: {outcome.load}")
     lines.append(f"done in {outcome.seconds:.0f} s; everything made is in {outcome.output}")
     if outcome.server is None:
         return [*lines, f"serve it again: trtbuild serve {shlex.quote(str(outcome.output / 'build'))}"]

@@ -33,6 +33,11 @@ class ModelCounters:
     first_response_ns: int = 0
     last_ms: int = 0
 
+    @property
+    def compute_ns(self) -> int:
+        """Time that was no waiting, of those that were ok."""
+        return max(self.ok_ns - self.queue_ns, 0)
+
     def add(self, entry: Entry) -> None:
         """Count a request that is over."""
         took_ns = entry.end_ns - entry.received_ns

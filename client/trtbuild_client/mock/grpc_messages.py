@@ -124,7 +124,7 @@ def statistics_json(names: Sequence[str], counters: Counters) -> dict[str, Any]:
             "fail": (counted.failed + counted.cancelled, counted.failed_ns),
             "queue": (counted.ok, counted.queue_ns),
             "compute_input": (counted.ok, 0),
-            "compute_infer": (counted.ok, max(counted.ok_ns - counted.queue_ns, 0)),
+            "compute_infer": (counted.ok, counted.compute_ns),
             "compute_output": (counted.ok, 0),
         }
         models.append(

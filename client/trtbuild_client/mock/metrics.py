@@ -46,7 +46,7 @@ def _families(engine: Engine, models: Mapping[str, Model]) -> Iterator[_Family]:
     yield "nv_inference_request_failure", "counter", "Number of failed inference requests", reasons
     yield "nv_inference_count", "counter", "Number of inferences performed", each("ok")
     yield "nv_inference_exec_count", "counter", "Number of model executions performed", each("ok")
-    for part, attribute in (("request", "ok_ns"), ("queue", "queue_ns")):
+    for part, attribute in (("request", "ok_ns"), ("queue", "queue_ns"), ("compute_infer", "compute_ns")):
         yield (
             f"nv_inference_{part}_duration_us",
             "counter",

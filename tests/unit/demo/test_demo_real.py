@@ -65,7 +65,8 @@ def test_the_demo_answers_paris_and_leaves_only_its_folder(output: Path) -> None
     result = json.loads(out)
     assert "Paris" in result["answer"]
     assert result["probe"]["requests"]["ok"] == 8
-    assert [step["name"] for step in result["steps"]][-4:] == ["lint", "serve", "generate", "probe"]
+    assert "<svg" in Path(result["load"]).read_text()
+    assert [step["name"] for step in result["steps"]][-4:] == ["serve", "generate", "probe", "bench"]
     assert processes_of(output) == []
     assert json.loads((output / MARKER).read_text())["complete"] is True
 

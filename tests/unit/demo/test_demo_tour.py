@@ -24,7 +24,7 @@ from trtbuild.demo.folder import MARKER
 from trtbuild.demo.runner import Runner
 from trtbuild.errors import CheckFailed, TrtbuildError
 
-VERBS = ["init", "plan", "build", "evaluate", "render", "lint", "serve", "generate", "probe"]
+VERBS = ["init", "plan", "build", "evaluate", "render", "lint", "serve", "generate", "probe", "bench"]
 
 
 @pytest.fixture
