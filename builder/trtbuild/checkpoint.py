@@ -15,6 +15,7 @@ from trtbuild.arch.rules import View
 from trtbuild.dims import ModelDims
 from trtbuild.errors import TrtbuildError
 from trtbuild.layout import Layout, Piece, Slot
+from trtbuild.names import TOKENIZER_FOLDER
 from trtbuild.parallel import Rank
 from trtbuild.quant.codecs.base import Geometry, Scales
 from trtbuild.quant.inputs import InputRounding
@@ -27,8 +28,6 @@ from trtbuild.stored_check import check_stored
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Name of the folder beside the rank files that holds the tokenizer.
-TOKENIZER_FOLDER = "tokenizer"
 _HINT = "convert the model again with `trtbuild convert`"
 #: How far from one the product of a scale and its reciprocal may be, both rounded to float32.
 _SAME_SCALE = 1e-5

@@ -6,11 +6,14 @@ Knows how to tell them apart: only TensorRT-LLM's config.json has `architecture`
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trtbuild.checkpoint import Checkpoint
 from trtbuild.errors import TrtbuildError
 from trtbuild.source import read_json
-from trtbuild.unified_checkpoint import UnifiedCheckpoint
+
+if TYPE_CHECKING:
+    from trtbuild.checkpoint import Checkpoint
+    from trtbuild.unified_checkpoint import UnifiedCheckpoint
 
 
 def is_rank_folder(path: Path) -> bool:
@@ -33,4 +36,7 @@ def open_checkpoint(path: Path) -> Checkpoint | UnifiedCheckpoint:
     Raises:
         TrtbuildError: it is neither, incomplete, or its files are not what its config says.
     """
+    from trtbuild.checkpoint import Checkpoint  # both bring the layouts of all schemes along
+    from trtbuild.unified_checkpoint import UnifiedCheckpoint
+
     return Checkpoint.open(path) if is_rank_folder(path) else UnifiedCheckpoint.open(path)

@@ -49,3 +49,5 @@ SMOOTHQUANT_MODES: dict[SmoothQuantMode, str] = {
 }
 #: What the next layer is calibrated on: the outputs of the layer as it was, or as it is quantized.
 FEEDS = ("auto", "original", "quantized")
+#: Folder of a checkpoint of rank files that holds the tokenizer.
+TOKENIZER_FOLDER = "tokenizer"

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtbuild import __version__
-from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.cast import cast
 from trtbuild.convert.encoding import (
@@ -31,6 +30,7 @@ from trtbuild.convert.unified_config import write_json
 from trtbuild.convert.writer import RankWriter
 from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Part, Slot
+from trtbuild.names import TOKENIZER_FOLDER
 from trtbuild.parallel import Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES
 from trtbuild.quant.scheme import Form

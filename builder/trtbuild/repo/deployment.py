@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.checkpoint_kinds import is_rank_folder
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.gpus import find_gpu
-from trtbuild.names import LAYOUTS
+from trtbuild.names import LAYOUTS, TOKENIZER_FOLDER
 from trtbuild.repo.context import RepoContext, build_context
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
@@ -17,7 +16,6 @@ from trtbuild.spec import Deployment
 from trtbuild.trtllm.artifact import read_artifact
 from trtbuild.trtllm.compatibility import Installed, containers_with, require_compatible
 from trtbuild.trtllm.versions import find_release
-from trtbuild.unified_checkpoint import UnifiedCheckpoint
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +47,8 @@ def context_of(
         )
     config, tokenizer_dir = read_json(checkpoint_dir / "config.json"), checkpoint_dir / TOKENIZER_FOLDER
     if not is_rank_folder(checkpoint_dir):
+        from trtbuild.unified_checkpoint import UnifiedCheckpoint  # brings the layouts of all schemes along
+
         unified = UnifiedCheckpoint.open(checkpoint_dir)
         if LAYOUTS[deployment.target] == "unified":
             from trtbuild.targets.pytorch import check_folder

@@ -11,12 +11,11 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from google.protobuf import text_encoding
-from jinja2 import meta, nodes
 
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError
@@ -24,11 +23,13 @@ from trtbuild.output import check_output, staged_folder
 from trtbuild.repo.context import STANDALONE, RepoContext
 from trtbuild.repo.lint import lint
 from trtbuild.repo.locate import templates_dir
+from trtbuild.repo.template_environment import TemplateEnvironment
 
 logger = logging.getLogger(__name__)
 
 COMMON = "common"
 SHARED = "_shared"
+MACROS = "_macros"
 KIND = "repository"
 
 
@@ -82,14 +83,15 @@ def render(context: RepoContext, output: Path, *, force: bool = False, templates
 
 def _rendered_files(context: RepoContext, templates: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the path in the repository and the content of every file."""
-    environment = _environment(templates)
+    environment = _environment(templates.resolve())
     common = [] if context.variant in STANDALONE else [templates / COMMON]
     roots = [*common, templates / context.variant]
     sources = [(root, path) for root in roots for path in _outputs(root)]
     if not (templates / context.variant).is_dir():
         raise TrtbuildError(f"{templates} has no variant '{context.variant}'", hint="reinstall trtbuild")
     values = context.values()
-    _check_names(environment, templates, values)
+    needed = [root.name for root in roots] + [MACROS]
+    environment.check(values, (path for name in needed for path in sorted((templates / name).rglob("*.j2"))))
     for root, path in sources:
         name = path.relative_to(root).as_posix()
         if path.name == SHARED:
@@ -111,38 +113,15 @@ def _outputs(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _environment(templates: Path) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # the output is protobuf text, in which HTML escapes would be part of the value
-    )
-    environment.filters["pbstr"] = pbstr
-    return environment
+@lru_cache(maxsize=8)
+def _environment(templates: Path) -> TemplateEnvironment:
+    return TemplateEnvironment(templates, filters={"pbstr": pbstr})
 
 
 def pbstr(value: Any) -> str:
     """Return a value as a quoted string of protobuf text, whatever is in it; true and false in lower case."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f'"{text_encoding.CEscape(text.encode("utf-8"), as_utf8=True)}"'
-
-
-def _check_names(environment: jinja2.Environment, templates: Path, values: dict[str, Any]) -> None:
-    """Raise TrtbuildError naming every place of every template that uses a name the context does not have."""
-    missing = []
-    for path in sorted(templates.rglob("*.j2")):
-        tree = environment.parse(path.read_text(encoding="utf-8"))
-        unknown = meta.find_undeclared_variables(tree) - values.keys()
-        used = (name for name in tree.find_all(nodes.Name) if name.name in unknown)
-        missing += [f"{name.name} ({path.relative_to(templates)}:{name.lineno})" for name in used]
-    if missing:
-        raise TrtbuildError(
-            f"templates use names that have no value: {', '.join(missing)}",
-            hint="correct the template, or give RepoContext a field of that name",
-        )
 
 
 def _tidy(text: str) -> str:

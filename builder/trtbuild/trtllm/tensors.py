@@ -78,7 +78,6 @@ class Signature:
 
 def _table(text: str) -> tuple[Tensor, ...]:
     """Read rows `name dtype dims flags [since=V] [until=V] [to=NAME]`.
-
     Flags are letters: o optional, g ragged, r scalar, - none. A version with "?" is inferred.
     """
     return tuple(_row(line) for line in text.strip().split("\n"))
@@ -88,18 +87,11 @@ def _row(line: str) -> Tensor:
     name, dtype, dims, flags, *more = line.split()
     marks = dict(each.split("=", 1) for each in more)
     inferred = any(mark.endswith("?") for mark in marks.values())
-    return Tensor(
-        name,
-        dtype,
-        tuple(int(size) for size in dims.split(",")),
-        optional="o" in flags,
-        ragged="g" in flags,
-        scalar="r" in flags,
-        since=marks["since"].rstrip("?") if "since" in marks else None,
-        until=marks["until"].rstrip("?") if "until" in marks else None,
-        evidence="inferred" if inferred else "known",
-        renamed_to=marks.get("to", ""),
-    )
+    since, until = (marks[key].rstrip("?") if key in marks else None for key in ("since", "until"))
+    sizes = tuple(int(size) for size in dims.split(","))
+    is_optional, is_ragged, is_scalar = (letter in flags for letter in "ogr")
+    evidence: Evidence = "inferred" if inferred else "known"
+    return Tensor(name, dtype, sizes, is_optional, is_ragged, is_scalar, since, until, evidence, marks.get("to", ""))
 
 
 def _with(tensors: tuple[Tensor, ...], *, scalar: str = "", ragged: str = "") -> tuple[Tensor, ...]:

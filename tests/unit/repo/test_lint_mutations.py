@@ -191,6 +191,22 @@ ENGINE_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
         {"remote-code"},
     ),
     # security
+    "a template that reaches Python": (
+        write("checkpoint/tokenizer/chat_template.jinja", "{{ ''.__class__.__mro__ }}"),
+        {"chat-template"},
+    ),
+    "a template that changes the messages": (
+        write("checkpoint/tokenizer/tokenizer_config.json", '{"eos_token": "e", "chat_template": "{{ messages.append(1) }}"}'),
+        {"chat-template"},
+    ),
+    "a template without an end": (
+        write("checkpoint/tokenizer/tokenizer_config.json", '{"eos_token": "e", "chat_template": [{"name": "x", "template": "{% for x in range(10**9) %}"}]}'),
+        {"chat-template"},
+    ),
+    "remote code by a dictionary": (
+        swap_in("repository/preprocessing/1/tokenizer.py", "import", 'OPTIONS = {"trust_remote_code": True}\nimport'),
+        {"remote-code"},
+    ),
     "remote code in the Python models": (
         swap_in("repository/preprocessing/1/tokenizer.py", "trust_remote_code=False", "trust_remote_code=True"),
         {"remote-code"},
@@ -297,4 +313,33 @@ def test_every_rule_is_tried() -> None:
 def test_a_system_prompt_may_hold_anything(good: Callable[[str], Case], tmp_path: Path) -> None:
     case = cases.copy(good("reference"), tmp_path)
     parameter("system_prompt", "Fill ${this} and {{ that }}", "preprocessing")(case)
+    assert check(case.repository).findings == ()
+
+
+def test_a_rank_that_opens_no_port_may_be_told_what_to_load(good: Callable[[str], Case], tmp_path: Path) -> None:
+    case = cases.copy(good("engine"), tmp_path)
+    write("serve.sh", "mpirun -n 1 tritonserver : -n 1 tritonserver --model-control-mode=explicit --load-model=a\n")(
+        case
+    )
+    assert [(each.rule, each.severity) for each in check(case.repository).findings] == [("model-control", "warning")]
+    write("serve.sh", "# never: tritonserver --model-control-mode=explicit\ntritonserver\n")(case)
+    assert check(case.repository).findings == ()
+
+
+def test_a_model_that_triton_completes_by_itself_needs_no_configuration(tmp_path: Path) -> None:
+    for name, file in (("onnx", "model.onnx"), ("script", "model.py")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / file).write_text("")
+    (tmp_path / "script" / "config.pbtxt").write_text('input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] }')
+    assert check(tmp_path).findings == ()
+
+
+def test_the_launch_files_that_come_with_trtbuild_are_clean(good: Callable[[str], Case], tmp_path: Path) -> None:
+    case, docker = cases.copy(good("engine"), tmp_path), Path(__file__).parents[3] / "docker"
+    copied = [
+        file for file in docker.rglob("*") if file.is_file() and ("compose" in file.name or "ockerfile" in file.name)
+    ]
+    assert len(copied) > 1
+    for file in copied:
+        (case.root / file.name).write_bytes(file.read_bytes())
     assert check(case.repository).findings == ()

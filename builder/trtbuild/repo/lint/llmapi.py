@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from trtbuild.errors import TrtbuildError
 from trtbuild.repo.lint.batching import DEVICES
 from trtbuild.repo.lint.findings import Problem, Rule, Severity
@@ -23,6 +21,8 @@ def settings(repository: Repository) -> Iterator[tuple[Model, str, Any, str]]:
     """Yield model, file, data and error of every model.yaml; an error where it cannot be read."""
     for model in repository.parsed():
         for name in (file for file in model.files if file.endswith(f"/{SETTINGS}")):
+            import yaml
+
             data, error = None, ""
             try:
                 # The C parser, where there is one: it takes a tenth of the time.
@@ -70,13 +70,13 @@ def batches(repository: Repository) -> Iterator[Problem]:
 
 def arguments(repository: Repository) -> Iterator[Problem]:
     """Find arguments that the LLM API of the release refuses."""
-    from trtbuild.trtllm.llm_arg_tables import TOP
-    from trtbuild.trtllm.llm_args import LlmArgs
-
     release = repository.facts.release
     if release is None:
         return
     for model, name, data, _ in settings(repository):
+        from trtbuild.trtllm.llm_arg_tables import TOP  # large, and most repositories have no model.yaml
+        from trtbuild.trtllm.llm_args import LlmArgs
+
         if not release.has(Feature.LLM_API):
             yield Problem(name, f"TensorRT-LLM {release} has no PyTorch backend for model '{model.folder}'", "serve it with 1.0.0 or later")  # fmt: skip
             continue

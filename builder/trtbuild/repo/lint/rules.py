@@ -7,6 +7,7 @@ from types import ModuleType
 from trtbuild.repo.lint import (
     agreement,
     batching,
+    chat_templates,
     engines,
     ensemble,
     launch,
@@ -30,7 +31,7 @@ SECTIONS: dict[str, tuple[ModuleType, ...]] = {
     "Agreement between models": (agreement, llmapi),
     "Engines": (engines,),
     "Paths and tokenizers": (paths,),
-    "Security": (launch,),
+    "Security": (launch, chat_templates),
 }
 
 RULES: dict[str, Rule] = {name: rule for modules in SECTIONS.values() for module in modules for name, rule in module.RULES.items()}  # fmt: skip

@@ -15,6 +15,22 @@ PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}?|\{\{|\{%")
 #: Parameters of ours that hold text of the user's, in which anything may stand.
 FREE_TEXT = frozenset(["system_prompt", "stop_words"])
 _BACKEND = re.compile(r'\bbackend\s*:\s*["\'](?:tensorrtllm|\$\{triton_backend\})["\']')
+#: Files in a version folder from which Triton concludes the backend, and for some the whole configuration.
+TELLING = frozenset(
+    [
+        "model.py",
+        "model.json",
+        "model.onnx",
+        "model.plan",
+        "model.pt",
+        "model.savedmodel",
+        "model.graphdef",
+        "model.xml",
+        "model.dali",
+    ]
+)
+#: Those of which the file alone is enough.
+COMPLETE = TELLING - {"model.py", "model.json", "model.pt"}
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
@@ -63,6 +79,8 @@ def _effect(model: Model, key: str, node: pbtext.Node, placeholder: str) -> tupl
 def readable(repository: Repository) -> Iterator[Problem]:
     """Find configurations Triton cannot read."""
     for model in repository.models.values():
+        if model.text is None and _has_file(model, COMPLETE):
+            continue
         if model.syntax_error:
             place = re.match(r"(\d+):\d+", model.syntax_error)
             has_mark = (model.text or "").startswith(_BOM)
@@ -113,12 +131,17 @@ def has_backend(repository: Repository) -> Iterator[Problem]:
     """Find models that no backend runs."""
     for model in repository.parsed():
         config = model.config
-        if not (config.backend or config.platform or model.is_ensemble or config.default_model_filename):
+        is_named = config.backend or config.platform or model.is_ensemble or config.default_model_filename
+        if not is_named and not _has_file(model, TELLING):
             yield Problem(
                 model.file,
                 "it names no backend, and none can be concluded",
                 'name one, e.g. backend: "tensorrtllm" or backend: "python"',
             )
+
+
+def _has_file(model: Model, names: frozenset[str]) -> bool:
+    return any(part in names for file in model.files for part in file.split("/")[2:3])
 
 
 def batch_size(repository: Repository) -> Iterator[Problem]:
