@@ -9,17 +9,19 @@ import click
 
 from trtbuild.cli.gateway_options import limits, listening, model
 from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import access, reach
 
 
 @click.command(
     epilog="Example: trtbuild gateway --url 127.0.0.1:8001 --model tensorrt_llm_bls --tokenizer model/ --served-name qwen"
 )
 @model
+@access
 @listening
 @limits
 @json_output
 @common
-def gateway(token_file: Path | None, as_json: bool, quiet: bool, served_names: tuple[str, ...], **fields: Any) -> None:
+def gateway(token_file: Path | None, as_json: bool, quiet: bool, **fields: Any) -> None:
     """Answer OpenAI's /v1/chat/completions, /v1/completions and /v1/models from a Triton server, until SIGTERM.
 
     The URL for clients (base_url is it with /v1) is printed on stdout as soon as requests are taken; --json prints one line of JSON.
@@ -34,7 +36,7 @@ def gateway(token_file: Path | None, as_json: bool, quiet: bool, served_names: t
     from trtbuild.gateway.settings import TOKEN_VARIABLE, Settings, read_tokens
 
     tokens = read_tokens(token_file, os.environ.get(TOKEN_VARIABLE))
-    settings = Settings(tokens=tokens, served_names=served_names, **fields)
+    settings = Settings(tokens=tokens, reach=reach(fields), **fields)
     try:
         from trtbuild.gateway.serve import serve
     except ImportError as error:

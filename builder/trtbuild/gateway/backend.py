@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.gateway.settings import Settings
-from trtbuild_client import AsyncClient, ClientError
+from trtbuild_client import AsyncClient, ModelNotFound
 from trtbuild_client.request import wire_name_of
 
 if TYPE_CHECKING:
@@ -47,8 +47,13 @@ class Abilities:
 class Backend:
     """One model of one Triton server.
 
+    Nothing is sent before the first question.
+
     Args:
         settings: where it is.
+
+    Raises:
+        InvalidRequest: an address or a TLS file that cannot be.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -106,6 +111,7 @@ class Backend:
             connect_timeout_s=min(_READY_TIMEOUT_S, settings.timeout_s),
             first_token_timeout_s=settings.first_token_timeout_s,
             between_tokens_timeout_s=settings.between_tokens_timeout_s,
+            **settings.reach,
         )
 
     async def _ask(self) -> Abilities:
@@ -134,11 +140,15 @@ class Backend:
         return bool(backend) and not backend.startswith("${")  # an unfilled placeholder of a stock template
 
     async def _parameters(self, model: str, info: ModelInfo) -> Mapping[str, str]:
-        """Return the parameters of a model behind the one that is asked; none when there is no such model."""
+        """Return the parameters of a model behind the one that is asked; none when there is no such model.
+
+        Raises:
+            ClientError: the server does not say so; it is asked again with the next request, since it may still be loading.
+        """
         if model == info.name:
             return info.parameters
         async with self._connect(model) as client:
             try:
                 return (await client.info()).parameters
-            except ClientError:
+            except ModelNotFound:
                 return {}

@@ -45,6 +45,11 @@ class Gateway:
     Attributes:
         gate: what is in flight.
         metrics: what was counted.
+        backend: the server behind.
+
+    Raises:
+        TrtbuildError: the tokenizer cannot be used.
+        InvalidRequest: the server's address or a TLS file cannot be.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -53,7 +58,7 @@ class Gateway:
         self.metrics = Metrics()
         self._tokenizer = Tokenizer(settings.tokenizer_dir) if settings.tokenizer_dir is not None else None
         self._created = int(time.time())
-        self._backend: Backend | None = None
+        self.backend = Backend(settings)
 
     def app(self, on_ready: Callable[[], None] = lambda: None) -> Starlette:
         """Return the ASGI application.
@@ -64,12 +69,11 @@ class Gateway:
 
         @asynccontextmanager
         async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-            self._backend = Backend(self.settings)
             try:
                 on_ready()
                 yield
             finally:
-                await self._backend.close()
+                await self.backend.close()
                 if self._tokenizer is not None:
                     self._tokenizer.close()
 
@@ -88,12 +92,6 @@ class Gateway:
             exception_handlers={HTTPException: _http_error},
             lifespan=lifespan,
         )
-
-    @property
-    def backend(self) -> Backend:
-        """The server behind; there while the application runs."""
-        assert self._backend is not None
-        return self._backend
 
     def generator(self) -> Generator:
         """Return what makes answers."""

@@ -42,6 +42,8 @@ ENDPOINTS: Mapping[str, str] = {
 _OPEN = "health"
 _QUIET = frozenset({"health", "metrics"})
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+#: How long a broken stream may take to send its error: its caller may have stopped reading.
+_LAST_WORDS_S = 1.0
 #: What nginx logs when a caller went away.
 _GONE = 499
 
@@ -150,7 +152,12 @@ class Exchange:
             return
         self.is_broken = True
         if self.is_stream:
-            await self.send_part(sse.event(error.document()), is_last=True)
+            try:
+                await asyncio.wait_for(self.send_part(sse.event(error.document()), is_last=True), _LAST_WORDS_S)
+            except (
+                asyncio.TimeoutError
+            ):  # who stopped reading does not read this either; the server closes the connection
+                self.notes["error"] = f"{noted}, and the caller does not read"
 
 
 async def _nothing() -> Message:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild_client import defaults
@@ -22,6 +24,7 @@ class Settings:
 
     Attributes:
         url: address of Triton, as `trtbuild_client.Client` takes it.
+        reach: TLS and token for Triton, as keyword arguments of `trtbuild_client.Client`; in no `repr`.
         model: Triton's model that takes and gives text.
         served_names: names by which requests may ask for it; the first one is reported.
         tokenizer_dir: folder of the model's tokenizer and chat template, None for neither.
@@ -40,6 +43,7 @@ class Settings:
     """
 
     url: str = defaults.URL
+    reach: Mapping[str, Any] = field(default_factory=dict, repr=False)
     model: str = defaults.MODEL
     served_names: tuple[str, ...] = ()
     tokenizer_dir: Path | None = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx2
 from openai import AsyncOpenAI, OpenAI
 from tests.unit.client.fake_triton import FakeTriton, Model
@@ -112,6 +113,7 @@ class Triton(FakeTriton):
     def __init__(self) -> None:
         super().__init__()
         self.parameters: dict[str, dict[str, str]] = {}
+        self.loading: set[str] = set()
         self.outputs: dict[str, tuple[str, ...]] = {
             "ensemble": ("text_output", "output_log_probs", "num_input_tokens", "num_output_tokens")
         }
@@ -130,6 +132,10 @@ class Triton(FakeTriton):
         return response
 
     def ModelConfig(self, request: Any, context: Any) -> Any:
+        if request.name in self.loading:
+            context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"Request for unknown model: '{request.name}' has no available versions"
+            )
         response = super().ModelConfig(request, context)
         for name, value in self.parameters.get(request.name, {}).items():
             response.config.parameters[name].string_value = value

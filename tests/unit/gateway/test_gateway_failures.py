@@ -343,3 +343,43 @@ def test_no_log_holds_a_prompt_an_answer_or_a_token(mock: RunningMock, tokenizer
 
 def _raises() -> Any:
     raise RuntimeError(f"a defect that quotes {SECRET}")
+
+
+def test_a_caller_that_stops_reading_holds_nothing_beyond_the_timeout(
+    mock: RunningMock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("trtbuild.gateway")
+    monkeypatch.setattr(log, "handlers", [caplog.handler])
+    with running(mock.grpc, timeout_s=3.0) as gateway, socket.socket() as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = gateway.url.removeprefix("http://").split(":")
+        opened.connect((host, int(port)))
+        raw = json.dumps(body("[mock chunk=1000]", max_tokens=5_000_000, stream=True)).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+        opened.sendall(head.encode() + raw)
+        wait_until(lambda: gateway.metric("failed_streams_total") == 1, "the request never ends")
+        assert gateway.gateway.gate.in_flight == 0
+    assert "the caller does not read" in caplog.text, "else the test proves nothing"
+
+
+def test_a_server_that_is_still_loading_is_asked_again_what_it_can(triton: Triton, tokenizer_dir: Path) -> None:
+    triton.behind("tensorrt_llm", guided_decoding_backend="xgrammar")
+    asked = {
+        "model": "ensemble",
+        "messages": [{"role": "user", "content": "x"}],
+        "response_format": {"type": "json_object"},
+    }
+    triton.loading.add("tensorrt_llm")
+    with running(triton.address, tokenizer_dir=tokenizer_dir) as gateway:
+        assert gateway.post("/v1/chat/completions", asked).status_code == 503
+        triton.loading.clear()
+        assert gateway.post("/v1/chat/completions", asked).status_code == 200
+
+
+def test_a_guarded_server_is_asked_with_the_gateways_own_token() -> None:
+    with running_mock(MockOptions(token="tritons-own-token")) as guarded:
+        with running(guarded.grpc, reach={"token": "tritons-own-token"}) as gateway:
+            assert gateway.post("/v1/completions", body("x"), authorization="Bearer anything").status_code == 200
+        with running(guarded.grpc) as gateway:
+            answer = gateway.post("/v1/completions", body("x"), authorization="Bearer tritons-own-token")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_refused")
