@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.console import print_json, print_text
+from trtbuild.demo.smollm import shared_model
 from trtbuild.names import QUANTIZATIONS
 
 #: Tokens of a window of the built-in texts.
@@ -311,17 +312,6 @@ def table(results: list[Result], source: float, machine: str) -> str:
     return "\n".join([*lines, "", f"Source in float32: {source:.4f}. Median and range of {rounds} rounds. {machine}."])
 
 
-def demo_model() -> Path:
-    """Return the demo's model as a folder; fetched and imported once."""
-    from trtbuild.demo.fetch import model_file
-    from trtbuild.demo.smollm import import_model
-    from trtbuild.serve.locate import share_folder
-
-    folder = share_folder() / "SmolLM2-135M-Instruct"
-    import_model(model_file(), folder)
-    return folder
-
-
 def built_in_ids(model: Path, file: Path) -> Path:
     """Write windows of 256 tokens of trtbuild's calibration and held-out texts; return the file."""
     import numpy as np
@@ -357,7 +347,7 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown schemes {', '.join(sorted(unknown))}; known: {', '.join(SCHEMES)}")
     options.folder.mkdir(parents=True, exist_ok=True)
-    options.model = options.model or demo_model()
+    options.model = options.model or shared_model()
     options.ids = options.ids or built_in_ids(options.model, options.folder / "ids.safetensors")
     out = options.folder / "out"
     results = contestants(options, out)

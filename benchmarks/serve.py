@@ -34,6 +34,7 @@ from transformers.generation import ContinuousBatchingConfig
 
 from trtbuild.building import build
 from trtbuild.console import print_json, stdout_console
+from trtbuild.demo.smollm import shared_model
 from trtbuild.repo.context import build_context
 from trtbuild.repo.render import render
 from trtbuild.serve.ports import Ports
@@ -75,7 +76,7 @@ class Contestant:
 
 def main() -> None:
     arguments = parse_arguments()
-    folder = arguments.model or demo_model()
+    folder = arguments.model or shared_model()
     contestants = [transformers_contestant(folder), generate_contestant(folder)]
     results = {}
     with ExitStack() as stack:
@@ -96,17 +97,6 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
-
-
-def demo_model() -> Path:
-    """Return the demo's model as a folder; fetched and imported once."""
-    from trtbuild.demo.fetch import model_file
-    from trtbuild.demo.smollm import import_model
-    from trtbuild.serve.locate import share_folder
-
-    folder = share_folder() / "SmolLM2-135M-Instruct"
-    import_model(model_file(), folder)
-    return folder
 
 
 def run(contestants: list[Contestant], arguments: argparse.Namespace) -> dict[str, Result]:

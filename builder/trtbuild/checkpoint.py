@@ -22,6 +22,7 @@ from trtbuild.quant.scheme import Role
 from trtbuild.rank_config import QUANT_CFG, hf_config, layout_of
 from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 from trtbuild.source import read_json
+from trtbuild.stored_check import check_stored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 #: Name of the folder beside the rank files that holds the tokenizer.
 TOKENIZER_FOLDER = "tokenizer"
 _HINT = "convert the model again with `trtbuild convert`"
+#: How far from one the product of a scale and its reciprocal may be, both rounded to float32.
+_SAME_SCALE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Checkpoint:
             if not file.is_file():
                 raise TrtbuildError(f"{file} is missing: mapping says {layout.parallel.world_size} ranks", hint=_HINT)
             header = read_header(file)
-            _compare(file, header, layout, rank)
+            check_stored(str(file), header, layout.tensors(rank), configs="config.json", hint=_HINT)
             tensors.append(header)
         return cls(path, config, layout, tuple(tensors))
 
@@ -119,7 +122,9 @@ class Checkpoint:
                 for number, part in enumerate(slot.parts):
                     rows = self._values(slot, number, reader)
                     if slot.rule.offset:
-                        rows = (rows.astype("float32") - slot.rule.offset).astype(rows.dtype)
+                        # What was folded into a norm can bring it near zero, where the dtype has no room for one less.
+                        dtype = "float32" if self.layout.folded(slot) else rows.dtype
+                        rows = (rows.astype("float32") - slot.rule.offset).astype(dtype)
                     if part.view is None:
                         yield part.source, rows
                     else:
@@ -135,6 +140,7 @@ class Checkpoint:
                 if scheme is None or scheme.inputs is None or not self.layout.is_quantized(slot):
                     continue
                 constants = self.constants(slot, reader)
+                _require_product(slot, constants)
                 roundings = {
                     expert: InputRounding.of(scheme.inputs, constants.get(expert, {}))
                     for expert in {part.expert for part in slot.parts}
@@ -162,7 +168,7 @@ class Checkpoint:
     def constants(self, slot: Slot, reader: TensorReader) -> dict[int | None, dict[Role, NDArray[Any]]]:
         """Return expert (None outside of experts) -> role -> scale tensor, of those that do not come row by row: [] or [in].
 
-        Empty for a slot that is not quantized.
+        The multiplier of the input is "pre_quant" even where the file holds what it is divided by. Empty for a slot that is not quantized.
         """
         import numpy as np
 
@@ -174,14 +180,16 @@ class Checkpoint:
         for rank in self._ranks(slot):
             experts: list[int] | list[None] = self.layout.local_experts(slot, rank.tp_rank) or [None]
             cut = self.layout.pieces(slot, rank.tp_rank)[0].cut
-            for scale in form.scales:
+            for scale, name in self.layout.scales(slot):
                 if scale.geometry not in ("tensor", "columns"):
                     continue
-                values = reader.read(self.tensors[rank.index][f"{slot.module}.{scale.suffix}"])
+                values = reader.read(self.tensors[rank.index][name])
+                if scale.role == "smoother":
+                    values = np.reciprocal(values)
                 for index, expert in enumerate(experts):
                     own = values[index] if expert is not None and scale.is_per_expert else values
                     if scale.geometry == "columns":
-                        columns[expert, cut.start if cut.axis else 0] = own
+                        columns[expert, cut.start if cut.axis else 0] = own.reshape(-1)
                     else:
                         found.setdefault(expert, {})[scale.role] = own.reshape(())
         for expert in {expert for expert, _ in columns}:
@@ -217,11 +225,9 @@ class Checkpoint:
         packed = form.codec.packing[0]
         codes = reader.read_rows(tensors[slot.target], first // packed, (first + count) // packed)
         weight = constants.get("weight")
-        for scale in form.scales:
+        for scale, name in self.layout.scales(slot):
             if scale.geometry in ("rows", "groups"):
-                weight = reader.read_rows(
-                    _flat(tensors[f"{slot.module}.{scale.suffix}"], scale.geometry), first, first + count
-                )
+                weight = reader.read_rows(_flat(tensors[name], scale.geometry), first, first + count)
         scales = Scales(weight, constants.get("second"))
         return form.codec.decode(codes, scales), scales
 
@@ -259,6 +265,23 @@ class Checkpoint:
         return self._cache[key]
 
 
+def _require_product(slot: Slot, constants: Mapping[int | None, Mapping[Role, NDArray[Any]]]) -> None:
+    """Raise unless the stored scale of an input and its stored reciprocal are those of one number.
+
+    Kernels read the product of the scales of input and weight alone; other tools split it otherwise, and their codes would be misread.
+
+    Raises:
+        TrtbuildError: they are not.
+    """
+    for found in constants.values():
+        if "input" in found and "to_int" in found and abs(float(found["input"] * found["to_int"]) - 1) > _SAME_SCALE:
+            raise TrtbuildError(
+                f"{slot.module}: its input is multiplied by {float(found['to_int']):.6g} and divided by {1 / float(found['input']):.6g}; the "
+                "product of its scales is split in a way that this version does not read",
+                hint=_HINT,
+            )
+
+
 def _place(entry: tuple[tuple[int | None, int], Any]) -> int:
     """Return the first column of a slice."""
     return entry[0][1]
@@ -280,17 +303,3 @@ def _put_back(rows: NDArray[Any], view: View, source: str, fused: dict[str, NDAr
     for start, stop in view.ranges(0, len(rows)):
         whole[start:stop] = rows[done : done + stop - start]
         done += stop - start
-
-
-def _compare(file: Path, found: Mapping[str, TensorInfo], layout: Layout, rank: Rank) -> None:
-    expected = {tensor.name: tensor for tensor in layout.tensors(rank)}
-    problems = [f"missing: {name}" for name in expected if name not in found]
-    problems += [f"surplus: {name}" for name in found if name not in expected]
-    problems += [
-        f"{name} is {found[name].dtype} {list(found[name].shape)}, expected {tensor.dtype} {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in found and (found[name].dtype, found[name].shape) != (tensor.dtype, tensor.shape)
-    ]
-    if problems:
-        more = f" and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise TrtbuildError(f"{file} does not fit its config.json: {'; '.join(problems[:10])}{more}", hint=_HINT)

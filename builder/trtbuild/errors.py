@@ -35,3 +35,7 @@ class CheckFailed(TrtbuildError):
     """A check did its work and found something (exit code 3)."""
 
     exit_code = 3
+
+
+class ToolFailed(TrtbuildError):
+    """A program that trtbuild needs is missing or failed; what was made before it is good, and the same command can go on from there."""

@@ -17,7 +17,7 @@ from trtbuild.dims import ModelDims
 from trtbuild.dtypes import SIZES
 from trtbuild.parallel import Parallel, Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES, KvCacheFormat
-from trtbuild.quant.scheme import MODEL_DTYPE, Form, QuantScheme
+from trtbuild.quant.scheme import MODEL_DTYPE, Form, QuantScheme, ScaleTensor
 from trtbuild.shard import Cut, Replicate, Shard, Split, SplitVocab, WholeVocab
 
 
@@ -143,21 +143,21 @@ class Layout:
 
     def _slots(self) -> Iterator[Slot]:
         dims, parallel = self.dims, self.parallel
-        rules = [rule for rule in self.arch.rules if rule.when(dims)]
+        rules = [(rule, self._shard(rule), _shapes(rule, dims)) for rule in self.arch.rules if rule.when(dims)]
         for layer in range(-1, dims.num_layers + 1):
             stage = "first" if layer < 0 else "last" if layer == dims.num_layers else "layer"
             pp_rank = {"first": 0, "last": parallel.pp_size - 1}.get(stage)
             if pp_rank is None:
                 pp_rank = parallel.stage_of(dims.num_layers, layer)
             local = layer - parallel.layers(dims.num_layers, pp_rank).start
-            for rule in rules:
+            for rule, shard, shapes in rules:
                 if rule.stage == stage:
                     yield Slot(
                         rule=rule,
                         target=rule.target.format(layer=local),
                         layer=layer if stage == "layer" else -1,
-                        parts=tuple(_parts(rule, dims, layer)),
-                        shard=self._shard(rule),
+                        parts=tuple(_parts(rule, shapes, dims, layer)),
+                        shard=shard,
                         pp_rank=pp_rank,
                     )
 
@@ -174,7 +174,10 @@ class Layout:
 
     def scheme_for(self, module: str) -> QuantScheme:
         """Return the scheme of a quantizable linear by its Hugging Face name."""
-        return next((scheme for pattern, scheme in self.overrides if fnmatchcase(module, pattern)), self.scheme)
+        for pattern, scheme in self.overrides:
+            if fnmatchcase(module, pattern):
+                return scheme
+        return self.scheme
 
     @property
     def schemes(self) -> tuple[QuantScheme, ...]:
@@ -191,7 +194,52 @@ class Layout:
     def form_of(self, slot: Slot) -> Form | None:
         """Return how a slot's linear lies in the rank files, None for a tensor that no scheme applies to."""
         scheme = self.scheme_of(slot)
-        return scheme.ranks if scheme else None
+        return scheme.ranks.of_linear(slot.module) if scheme and scheme.ranks else None
+
+    @cached_property
+    def _grouped(self) -> dict[tuple[int, str], Slot]:
+        """(layer, scale group) -> its first linear."""
+        found: dict[tuple[int, str], Slot] = {}
+        for slot in self.slots:
+            if slot.rule.quantizable:
+                found.setdefault((slot.layer, slot.rule.scale_group), slot)
+        return found
+
+    @cached_property
+    def _norms(self) -> dict[tuple[int, str], tuple[Slot, ...]]:
+        """(layer, scale group) -> what makes up the norm in front of it."""
+        found: dict[tuple[int, str], tuple[Slot, ...]] = {}
+        for slot in self.slots:
+            if slot.rule.feeds:
+                place = (slot.layer, slot.rule.feeds)
+                found[place] = (*found.get(place, ()), slot)
+        return found
+
+    def norm_of(self, slot: Slot) -> tuple[Slot, ...]:
+        """Return weight and, where there is one, bias of the norm whose output a linear reads and nothing else does."""
+        return self._norms.get((slot.layer, slot.rule.scale_group), ())
+
+    def behind(self, norm: Slot) -> Slot | None:
+        """Return the first linear that reads a norm's output, None unless linears alone read it."""
+        return self._grouped.get((norm.layer, norm.rule.feeds)) if norm.rule.feeds else None
+
+    def folded(self, norm: Slot) -> Slot | None:
+        """Return a linear whose input multiplier is in the norm that rank files hold."""
+        slot = self.behind(norm)
+        form = self.form_of(slot) if slot else None
+        return slot if form and form.folds_norms else None
+
+    def scales(self, slot: Slot) -> list[tuple[ScaleTensor, str]]:
+        """Return what is stored beside the weight of a slot, with its name; what belongs to a norm comes with the first linear behind it."""
+        form, found = self.form_of(slot), []
+        for scale in form.scales if form else ():
+            if scale.owner == "linear":
+                found.append((scale, f"{slot.module}.{scale.suffix}"))
+            elif scale.owner == "block":
+                found.append((scale, f"{slot.module.rpartition('.')[0]}.{scale.suffix}"))
+            elif slot == self._grouped[slot.layer, slot.rule.scale_group]:
+                found.append((scale, f"{self.norm_of(slot)[0].module}.{scale.suffix}"))
+        return found
 
     def is_quantized(self, slot: Slot) -> bool:
         """Say whether the file holds codes of a scheme for this slot, instead of plain weights."""
@@ -220,6 +268,17 @@ class Layout:
 
     def local_shape(self, slot: Slot, tp_rank: int) -> Shape:
         """Return the shape of a rank's tensor, before several weights are packed into one element: its pieces of all parts below one another, under an axis of experts if it has them."""
+        key = (slot.rule.target, tp_rank)
+        if key not in self._local_shapes:
+            self._local_shapes[key] = self._local_shape(slot, tp_rank)
+        return self._local_shapes[key]
+
+    @cached_property
+    def _local_shapes(self) -> dict[tuple[str, int], Shape]:
+        # Layers are alike, so a rule has one shape for all of them.
+        return {}
+
+    def _local_shape(self, slot: Slot, tp_rank: int) -> Shape:
         pieces = self.pieces(slot, tp_rank)
         rows = sum(piece.cut.rows(slot.parts[piece.number].shape) for piece in pieces)
         first, shape = pieces[0].cut, slot.parts[pieces[0].number].shape
@@ -230,15 +289,21 @@ class Layout:
         return (experts, rows // experts, *columns)
 
     @cached_property
-    def _files(self) -> tuple[tuple[StoredTensor, ...], ...]:
+    def _stages(self) -> tuple[tuple[StoredTensor, ...], ...]:
         # Cut evenly, with padding where it must be: the tensor-parallel ranks of a stage have the same names and shapes.
-        ranks = list(self.parallel.ranks())
-        stages = {rank.pp_rank: tuple(self._tensors(rank)) for rank in ranks if rank.tp_rank == 0}
-        return tuple(stages[rank.pp_rank] for rank in ranks)
+        return tuple(tuple(self._tensors(pp_rank)) for pp_rank in range(self.parallel.pp_size))
+
+    @cached_property
+    def _stage_bytes(self) -> tuple[int, ...]:
+        return tuple(sum(tensor.nbytes for tensor in tensors) for tensors in self._stages)
 
     def tensors(self, rank: Rank) -> tuple[StoredTensor, ...]:
         """Return every tensor of a rank file."""
-        return self._files[rank.index]
+        return self._stages[rank.pp_rank]
+
+    def rank_bytes(self, rank: Rank) -> int:
+        """Return the bytes of all tensors of a rank file."""
+        return self._stage_bytes[rank.pp_rank]
 
     def stored(self, slot: Slot, tp_rank: int) -> Iterator[StoredTensor]:
         """Yield what a rank stores for a slot: the tensor, and its scales."""
@@ -248,25 +313,31 @@ class Layout:
             return
         (*experts, rows, columns), (packed_rows, packed_columns) = shape, form.codec.packing
         yield StoredTensor(slot.target, form.dtype, (*experts, rows // packed_rows, columns // packed_columns))
-        for scale in form.scales:
+        for scale, name in self.scales(slot):
             axes = experts if scale.is_per_expert else ()
             dtype = self.dtype if scale.dtype == MODEL_DTYPE else scale.dtype
             own = scale.shape(rows, columns, form.codec.group_size)
-            yield StoredTensor(f"{slot.module}.{scale.suffix}", dtype, (*axes, *own))
+            yield StoredTensor(name, dtype, (*axes, *own))
 
-    def _tensors(self, rank: Rank) -> Iterator[StoredTensor]:
+    def _tensors(self, pp_rank: int) -> Iterator[StoredTensor]:
         for slot in self.slots:
-            if slot.pp_rank != rank.pp_rank:
-                continue
-            yield from self.stored(slot, rank.tp_rank)
-        for local in range(len(self.parallel.layers(self.dims.num_layers, rank.pp_rank)) if self.kv_format else 0):
+            if slot.pp_rank == pp_rank:
+                yield from self.stored(slot, tp_rank=0)
+        for local in range(len(self.parallel.layers(self.dims.num_layers, pp_rank)) if self.kv_format else 0):
             for name in KV_SCALE_NAMES:
                 yield StoredTensor(f"transformer.layers.{local}.attention.{name}", "F32", (1,))
 
 
-def _parts(rule: WeightRule, dims: ModelDims, layer: int) -> Iterator[Part]:
+def _shapes(rule: WeightRule, dims: ModelDims) -> tuple[tuple[str, Shape, View | None], ...]:
+    """Return (source name, shape, view) of the parts of a rule; the same for every layer."""
     shapes = rule.shapes(dims)
     views = rule.views(dims) if rule.views else (None,) * len(shapes)
+    return tuple(zip(rule.sources, shapes, views, strict=True))
+
+
+def _parts(
+    rule: WeightRule, shapes: tuple[tuple[str, Shape, View | None], ...], dims: ModelDims, layer: int
+) -> Iterator[Part]:
     for expert in range(dims.num_experts) if rule.is_per_expert else (None,):
-        for source, shape, view in zip(rule.sources, shapes, views, strict=True):
+        for source, shape, view in shapes:
             yield Part(source.format(layer=layer, expert=expert), shape, view, expert)

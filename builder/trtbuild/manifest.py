@@ -18,6 +18,8 @@ from trtbuild.source import SourceCheckpoint, read_json
 #: Raised when a key changes its meaning or goes away.
 SCHEMA_VERSION = 1
 NAME = "manifest.json"
+#: Folder of the checkpoint in a build folder.
+CHECKPOINT = "checkpoint"
 
 
 def source_identity(source: SourceCheckpoint) -> dict[str, Any]:

@@ -5,6 +5,8 @@ Knows which names exist; knows nothing about what they do.
 
 from __future__ import annotations
 
+from typing import Literal
+
 #: Every quantization name of the command line -> what makes it.
 QUANTIZATIONS: dict[str, str] = {
     "none": "trtbuild.quant.schemes:none",
@@ -15,7 +17,7 @@ QUANTIZATIONS: dict[str, str] = {
     "int4_gptq": "trtbuild.quant.schemes:int4_gptq",
     "int4_rtn": "trtbuild.quant.schemes:int4_rtn",
     "w4a8_awq": "trtbuild.quant.schemes:w4a8_awq",
-    "int8_smoothquant": "trtbuild.quant.schemes:int8_smoothquant",
+    "int8_smoothquant": "trtbuild.quant.smoothquant:int8_smoothquant",
     "int8_weight_only": "trtbuild.quant.schemes:int8_weight_only",
     "int4_weight_only": "trtbuild.quant.schemes:int4_weight_only",
     "nvfp4": "trtbuild.quant.schemes:nvfp4",
@@ -33,5 +35,17 @@ EMBEDDINGS = ("replicated", "vocab", "hidden")
 GROUP_SIZES = (64, 128)
 #: Schemes with groups of a size that can be chosen.
 GROUPED = ("int4_awq", "int4_gptq", "int4_rtn", "w4a8_awq")
+SmoothQuantMode = Literal[
+    "per_channel", "per_tensor", "per_channel_per_token", "per_channel_per_tensor", "per_tensor_per_token"
+]
+#: How `int8_smoothquant` scales weights and inputs -> TensorRT-LLM's name of it (checkpoint specification 1.4.1). The first is ModelOpt's
+#: form; the others run in TensorRT-LLM's SmoothQuant plugins and are for engines only.
+SMOOTHQUANT_MODES: dict[SmoothQuantMode, str] = {
+    "per_channel": "W8A8_SQ_PER_CHANNEL",
+    "per_tensor": "W8A8_SQ_PER_TENSOR_PLUGIN",
+    "per_channel_per_token": "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
+    "per_channel_per_tensor": "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
+    "per_tensor_per_token": "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
+}
 #: What the next layer is calibrated on: the outputs of the layer as it was, or as it is quantized.
 FEEDS = ("auto", "original", "quantized")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtbuild.errors import CheckFailed, TrtbuildError, UsageError
+from trtbuild.errors import CheckFailed, ToolFailed, TrtbuildError, UsageError
 from trtbuild.manifest import NAME as MANIFEST
 
 logger = logging.getLogger(__name__)
@@ -29,18 +29,16 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
         keep: folders that are read and must stay as they are.
 
     Raises:
-        TrtbuildError: it exists, is not a folder, lies inside one of `keep`, or holds one of them, the home or the
-            current folder.
+        UsageError: it lies inside one of `keep`, or holds one of them, the home or the current folder.
+        TrtbuildError: it exists, or is not a folder.
     """
     target = path.absolute().resolve()
     for kept in (*keep, Path.home(), Path.cwd()):
         if kept.resolve() == target or target in kept.resolve().parents:
-            raise TrtbuildError(f"output {path} would replace {kept}", hint="choose another output folder with -o")
+            raise UsageError(f"output {path} would replace {kept}", hint="choose another output folder with -o")
     for kept in keep:
         if kept.resolve() in target.parents:
-            raise TrtbuildError(
-                f"output {path} lies inside {kept}", hint="choose an output folder outside of it with -o"
-            )
+            raise UsageError(f"output {path} lies inside {kept}", hint="choose an output folder outside of it with -o")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise TrtbuildError(f"output {path} exists and is not a folder", hint="choose another output folder with -o")
     if not path.exists() or not any(path.iterdir()):
@@ -71,6 +69,13 @@ def check_space(path: Path, needed: int) -> None:
 def _stage_of(path: Path) -> Path:
     path = path.absolute()
     return path.parent / f".{path.name}.partial"
+
+
+def place_of(folder: Path) -> Path:
+    """Return where a folder under construction will be; any other folder is where it is."""
+    path = folder.absolute()
+    is_stage = path.name.startswith(".") and path.name.endswith(".partial")
+    return path.with_name(path.name[1:].removesuffix(".partial")) if is_stage else path
 
 
 def _allocated(folder: Path) -> int:
@@ -126,8 +131,10 @@ def _is_of(stage: Path, work: str) -> bool:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Say whether the same work may succeed the next time: it was interrupted, a disk failed, or a check refused what was made."""
-    return isinstance(error, (KeyboardInterrupt, OSError, CheckFailed)) or isinstance(error.__cause__, OSError)
+    """Say whether the same work may succeed the next time: it was interrupted, a disk or a program failed, or a check refused what was made."""
+    return isinstance(error, (KeyboardInterrupt, OSError, CheckFailed, ToolFailed)) or isinstance(
+        error.__cause__, OSError
+    )
 
 
 def _missing(error: OSError, stage: Path, needed: int) -> str:
@@ -212,7 +219,7 @@ def check_file(output: Path, *, force: bool) -> None:
         TrtbuildError: any of them.
     """
     if output.is_dir():
-        raise UsageError(f"{output} is a folder", hint=f"name a file, for example -o {output / 'trtbuild.yaml'}")
+        raise TrtbuildError(f"{output} is a folder", hint=f"name a file, for example -o {output / 'trtbuild.yaml'}")
     if output.exists() and not force:
         raise TrtbuildError(f"{output} exists", hint="--force replaces it; -o FILE writes another one")
     if not output.absolute().parent.is_dir():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trtbuild.dims import ModelDims
-from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.errors import UsageError
 
 #: Sizes beyond this are not listed as alternatives.
 _MOST_LISTED = 1024
@@ -83,11 +83,9 @@ class Parallel:
         return next(stage for stage in range(self.pp_size) if layer in self.layers(num_layers, stage))
 
     def check(self, dims: ModelDims) -> None:
-        """Raise TrtbuildError, with the sizes that would work, unless the model can be cut this way."""
+        """Raise UsageError, with the sizes that would work, unless the model can be cut this way."""
         if self.moe_ep_size > 1 and not dims.num_experts:
-            raise TrtbuildError(
-                f"moe_ep_size={self.moe_ep_size}: {dims.architecture} has no experts", hint="use --ep 1"
-            )
+            raise UsageError(f"moe_ep_size={self.moe_ep_size}: {dims.architecture} has no experts", hint="use --ep 1")
         rules = _rules(dims, self.moe_ep_size)
         broken = [
             text.format(tp=self.tp_size, moe_tp=self.moe_tp_size) for text, holds in rules if not holds(self.tp_size)
@@ -99,12 +97,12 @@ class Parallel:
                 if tp % self.moe_ep_size == 0 and all(holds(tp) for _, holds in rules)
             ]
             with_ep = f" with ep={self.moe_ep_size}" if self.moe_ep_size > 1 else ""
-            raise TrtbuildError(
+            raise UsageError(
                 "; ".join(broken),
                 hint=f"valid tp sizes for this model{with_ep}: {', '.join(map(str, valid)) or 'none'}",
             )
         if self.pp_size > dims.num_layers:
-            raise TrtbuildError(
+            raise UsageError(
                 f"num_layers={dims.num_layers} cannot fill pp={self.pp_size} stages",
                 hint=f"use --pp {dims.num_layers} at most",
             )

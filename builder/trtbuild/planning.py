@@ -1,62 +1,214 @@
-"""The deployment plan: what a build will write and what a rank will hold, before anything is built."""
+"""The deployment plan: what a build will write, what every rank will hold, whether it fits and how fast it could be, before anything is built."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
-from trtbuild.convert.run import plan_deployment, write_bytes
+from trtbuild.convert.plan import ConversionPlan
+from trtbuild.convert.run import plan_deployment
 from trtbuild.convert.unified_plan import describe
-from trtbuild.dtypes import SIZES
-from trtbuild.limits import resolve_limits
-from trtbuild.parallel import Parallel
+from trtbuild.errors import CheckFailed, TrtbuildError, UsageError
+from trtbuild.memory import report
+from trtbuild.memory.estimate import Estimate, estimate
+from trtbuild.memory.fit import problems
+from trtbuild.memory.host import host_needs
+from trtbuild.memory.kv import element_bytes, rank_caches
 from trtbuild.source import SourceCheckpoint, read_config
 from trtbuild.spec import Deployment
+from trtbuild.targets.base import Job, load_target
 
-#: Bytes of one element of a quantized KV cache (FP8 and INT8).
-_QUANTIZED_KV_BYTES = 1
+_ON_THE_CPU = "reference"
+#: Between two settings of one what-if: a comma in front of the next key.
+_NEXT_KEY = re.compile(r",(?=[a-z_][a-z_.]*=)")
 
 
-def plan(deployment: Deployment) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PlanOptions:
+    """What a plan is stated for.
+
+    Attributes:
+        input_len, output_len: tokens of a request; None: what suits the limits.
+        copies: of the model on each GPU.
+        what_ifs: "KEY=VALUE[,KEY=VALUE]" each, compared with the plan.
+        is_measured: ask aiconfigurator-core for times as well.
+        output: folder that will be written to, whose disk must be large enough; None: not checked.
+    """
+
+    input_len: int | None = None
+    output_len: int | None = None
+    copies: int = 1
+    what_ifs: tuple[str, ...] = ()
+    is_measured: bool = False
+    output: Path | None = None
+
+
+def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str, Any]:
     """Return the plan of a deployment as plain data; it contains the conversion plan, or the size of a model that is not converted.
+
+    Whether it fits is in the plan (`fit`), see `require_fit`.
 
     Raises:
         TrtbuildError: the deployment cannot be built.
     """
+    options = options or PlanOptions()
     model = Path(deployment.model.path)
     if (architecture := architecture_of(read_config(model))) is not None:
-        raw = SourceCheckpoint.open(model)
-        return {
-            "target": deployment.target,
-            "is_converted": False,
-            "instead": INSTEAD,
-            **asdict(size_model(raw, architecture)),
-        }
+        return _sized(deployment, model, architecture)
     conversion = plan_deployment(deployment)
-    layout = conversion.layout
-    # A unified folder is planned uncut; the server cuts it as the deployment says.
-    parallel = Parallel(deployment.parallel.tp_size, deployment.parallel.pp_size)
-    limits = resolve_limits(
-        deployment, layout.dims.max_position_embeddings, layout.dims.rope.scaling if layout.dims.rope else None
-    )
-    element = _QUANTIZED_KV_BYTES if layout.kv_format else SIZES[layout.dtype]
-    local_heads = max(layout.dims.num_kv_heads // parallel.tp_size, 1)
-    kv_ranks = []
-    for rank in parallel.ranks():
-        layers = len(parallel.layers(layout.dims.num_layers, rank.pp_rank))
-        per_token = 2 * layers * local_heads * layout.dims.head_dim * element
-        kv_ranks.append({"rank": rank.index, "bytes_per_token": per_token, "pool_bytes": per_token * limits.kv_tokens})
-    return {
+    job = Job.of(deployment, conversion)
+    notes = load_target(deployment.target).check(job)
+    it = None if deployment.target == _ON_THE_CPU else _estimate(deployment, conversion, options)
+    described = describe(conversion, [deployment.target], tensors=False)
+    host = host_needs(deployment, conversion, it, described["write_bytes"])
+    if options.output is not None:
+        from trtbuild.output import check_space
+
+        check_space(options.output, host.disk_bytes)
+    limits = job.limits
+    found = {
+        "schema_version": report.SCHEMA_VERSION,
         "target": deployment.target,
+        "tensorrt_llm": str(job.release),
         "is_converted": True,
-        "conversion": describe(conversion, [deployment.target], tensors=False),
+        "conversion": described,
         "limits": {
             **asdict(limits),
-            "kv_tokens": limits.kv_tokens,
-            "full_length_sequences": limits.kv_tokens // limits.max_seq_len,
+            "kv_tokens": it.pool.tokens(limits.tokens_per_block) if it else limits.kv_tokens,
+            "full_length_sequences": it.sequences(limits.max_seq_len) if it else limits.kv_tokens // limits.max_seq_len,
         },
-        "kv_cache": kv_ranks,
-        "disk_bytes": write_bytes(conversion, deployment.target),
+        "kv_cache": _kv_cache(conversion, job, it),
+        "disk_bytes": described["write_bytes"],
+        "host": host.to_json(),
+        "notes": [*notes, *limits.notes],
     }
+    return {**found, **_of_gpus(deployment, conversion, it, options)}
+
+
+def require_fit(plan: Mapping[str, Any]) -> None:
+    """Raise CheckFailed when a plan says that the deployment does not fit, with what would."""
+    fit = plan.get("fit")
+    if not fit or fit["fits"] is not False:
+        return
+    ways = [each["way_out"] for each in fit["problems"] if each["way_out"]]
+    ways += [", ".join(f"{key}={value}" for key, value in each["settings"].items()) for each in fit["suggestions"]]
+    hint = (
+        "what fits: " + "; ".join(dict.fromkeys(ways))
+        if ways
+        else "nothing that was tried fits: use more or larger GPUs"
+    )
+    raise CheckFailed("does not fit: " + "; ".join(each["message"] for each in fit["problems"]), hint=hint)
+
+
+def parse_what_if(text: str) -> dict[str, Any]:
+    """Split "limits.max_batch_size=8,parallel.tp_size=2" into dotted keys and values.
+
+    Raises:
+        UsageError: a part is not KEY=VALUE.
+    """
+    from trtbuild.initialize import setting
+
+    return dict(setting(part) for part in _NEXT_KEY.split(text))
+
+
+def _estimate(deployment: Deployment, conversion: ConversionPlan, options: PlanOptions) -> Estimate:
+    return estimate(
+        deployment, conversion, input_len=options.input_len, output_len=options.output_len, copies=options.copies
+    )
+
+
+def _sized(deployment: Deployment, model: Path, architecture: str) -> dict[str, Any]:
+    from trtbuild.memory.latent import size_latent
+
+    size = size_model(SourceCheckpoint.open(model), architecture)
+    latent = size_latent(deployment, size)
+    return {
+        "schema_version": report.SCHEMA_VERSION,
+        "target": deployment.target,
+        "is_converted": False,
+        "instead": INSTEAD,
+        **asdict(size),
+        "memory": latent.to_json(),
+        "fit": latent.fit(),
+    }
+
+
+def _kv_cache(conversion: ConversionPlan, job: Job, it: Estimate | None) -> list[dict[str, Any]]:
+    """Return bytes per token and of the pool for every rank."""
+    if it is not None:
+        return [
+            {"rank": number, "bytes_per_token": rank.own_cache.token_bytes, "pool_bytes": it.pool.pool_bytes[number]}
+            for number, rank in enumerate(it.ranks)
+        ]
+    layout = conversion.layout
+    element = element_bytes(job.kv_cache_quant_algo, layout.dtype)
+    caches = rank_caches(
+        job.dims,
+        job.parallel,
+        (None,) * job.dims.num_layers,
+        element=element,
+        tokens_per_block=job.limits.tokens_per_block,
+    )
+    return [
+        {"rank": number, "bytes_per_token": cache.token_bytes, "pool_bytes": cache.token_bytes * job.limits.kv_tokens}
+        for number, cache in enumerate(caches)
+    ]
+
+
+def _of_gpus(
+    deployment: Deployment, conversion: ConversionPlan, it: Estimate | None, options: PlanOptions
+) -> dict[str, Any]:
+    """Return memory, fit, speed and comparisons; only the comparisons' absence for the target that runs on the CPU."""
+    if it is None:
+        if options.what_ifs or options.is_measured:
+            raise UsageError(
+                "target reference runs on the CPU: there is no GPU memory to plan",
+                hint="add --target tensorrt or --target pytorch",
+            )
+        return {"memory": None, "fit": None, "speed": None, "measured": None, "explain": [], "what_if": []}
+    speed, wrong = report.rates(it), problems(it)
+    suggested = []
+    if wrong:
+        from trtbuild.memory.suggest import suggestions
+
+        suggested = suggestions(it, conversion, copies=options.copies)
+    measured = None
+    if options.is_measured and not wrong:
+        from trtbuild.memory.silicon import measured_speed
+
+        measured = measured_speed(it, deployment.model.path, speed["requests"] if speed else 1).to_json()
+    return {
+        "memory": report.memory(it),
+        "fit": report.fit(it, suggested),
+        "speed": speed,
+        "measured": measured,
+        "explain": report.explained(it),
+        "what_if": _compared(deployment, conversion, it, options),
+    }
+
+
+def _compared(
+    deployment: Deployment, conversion: ConversionPlan, it: Estimate, options: PlanOptions
+) -> list[dict[str, Any]]:
+    """Return the plan and every what-if by the same figures; one that is impossible says why."""
+    if not options.what_ifs:
+        return []
+    from trtbuild.memory.change import changed, planned
+
+    columns: list[dict[str, Any]] = [{"name": "as planned", "settings": {}, "error": None, **report.summary(it)}]
+    for text in options.what_ifs:
+        settings = parse_what_if(text)
+        other = changed(deployment, settings, origin=f"--set {text}")
+        column: dict[str, Any] = {"name": text, "settings": settings, "error": None}
+        try:
+            replanned = planned(other, conversion, settings)
+            load_target(other.target).check(Job.of(other, replanned))
+            column.update(report.summary(_estimate(other, replanned, options)))
+        except TrtbuildError as error:
+            column["error"] = str(error)
+        columns.append(column)
+    return columns

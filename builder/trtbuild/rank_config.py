@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from trtbuild.arch.registry import lookup
 from trtbuild.dtypes import FROM_CONFIG
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.layout import Layout
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS, KvCacheFormat
@@ -123,15 +123,18 @@ def layout_of(config: Mapping[str, Any], where: str, quant_cfg: Mapping[str, Any
             f"{where}: cp_size = {mapping['cp_size']}: context parallelism is not supported", hint=_HINT
         )
     hidden = config["use_parallel_embedding"] and config.get("embedding_sharding_dim", 0) == 1
-    parallel = Parallel(
-        mapping["tp_size"],
-        mapping["pp_size"],
-        moe_ep_size=mapping.get("moe_ep_size", 1),
-        vocab_embedding=config["use_parallel_embedding"] and not hidden,
-        hidden_embedding=hidden,
-    )
     dims = arch.read_dims(hf_config(config), config["architecture"], where)
-    parallel.check(dims)
+    try:
+        parallel = Parallel(
+            mapping["tp_size"],
+            mapping["pp_size"],
+            moe_ep_size=mapping.get("moe_ep_size", 1),
+            vocab_embedding=config["use_parallel_embedding"] and not hidden,
+            hidden_embedding=hidden,
+        )
+        parallel.check(dims)
+    except UsageError as error:  # of a file, not of what was typed
+        raise TrtbuildError(f"{where}: {error.message}", hint=_HINT) from error
     layers = (quant_cfg or {}).get("quantized_layers", {}) if quantization["quant_algo"] == MIXED else {}
     scheme = load_scheme("none") if layers else read_scheme(quantization, where)
     by_module = {name: read_scheme(entry, where) for name, entry in layers.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trtbuild.dims import ModelDims
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import UsageError
 from trtbuild.parallel import Parallel
 
 
@@ -71,7 +71,7 @@ class Split:
         """Return piece number tp_rank.
 
         Raises:
-            TrtbuildError: the axis does not divide.
+            UsageError: the axis does not divide.
         """
         return _even(self.axis, shape, parallel.tp_size, tp_rank, "tp")
 
@@ -130,7 +130,7 @@ class SplitExperts:
         """Return the rank's slice of an expert it owns, nothing of the others.
 
         Raises:
-            TrtbuildError: the axis does not divide.
+            UsageError: the axis does not divide.
         """
         moe_tp_rank, moe_ep_rank = divmod(tp_rank, parallel.moe_ep_size)
         local = dims.num_experts // parallel.moe_ep_size
@@ -142,7 +142,7 @@ class SplitExperts:
 def _even(axis: int, shape: tuple[int, ...], count: int, index: int, what: str) -> Cut:
     size, rest = divmod(shape[axis], count)
     if rest:
-        raise TrtbuildError(
+        raise UsageError(
             f"axis {axis} of shape {list(shape)} cannot be split over {what}={count}", hint="use another --tp"
         )
     return Cut(axis, index * size, (index + 1) * size)

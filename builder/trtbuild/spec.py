@@ -11,17 +11,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.gpus import find_gpu
-from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS
+from trtbuild.names import GROUPED, QUANTIZATIONS, TARGETS, SmoothQuantMode
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 #: What SmoothQuant's authors recommend.
 _ALPHA = 0.5
+#: The field of a JSONL record that is read unless another is named.
+_FIELD = "text"
 
 
 class Section(BaseModel):
@@ -48,7 +48,7 @@ class Calibration(Section):
 
     file: str | None = Field(None, description="Text, JSONL or safetensors (input_ids); empty: the built-in texts.")
     field: Annotated[str, Field(min_length=1)] = Field(
-        "text", description="Key of JSONL records that holds a text, a chat (role and content) or token ids."
+        _FIELD, description="Key of JSONL records that holds a text, a chat (role and content) or token ids."
     )
     seed: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Samples are shuffled with this seed before max_samples are taken; empty: in their order."
@@ -62,6 +62,14 @@ class Calibration(Section):
         None, description="Longer samples are cut to this many tokens; empty: 512."
     )
 
+    @model_validator(mode="after")
+    def _field_needs_records(self) -> Calibration:
+        if self.field != _FIELD and (self.file is None or Path(self.file).suffix != ".jsonl"):
+            raise ValueError(
+                f"field '{self.field}' applies to the records of a JSONL file, not to {self.file or 'the built-in texts'}"
+            )
+        return self
+
 
 class Quantization(Section):
     """Number formats of weights, activations and KV cache."""
@@ -73,6 +81,9 @@ class Quantization(Section):
     )
     smoothquant_alpha: Annotated[float, Field(ge=0, le=1)] = Field(
         _ALPHA, description="int8_smoothquant: how much of the range moves from inputs to weights."
+    )
+    smoothquant_mode: SmoothQuantMode = Field(
+        "per_channel", description="int8_smoothquant: what has a scale; all but per_channel are for target tensorrt."
     )
     act_order: bool = Field(False, description="int4_gptq: round the columns of large inputs first.")
     exclude: tuple[str, ...] = Field(
@@ -102,8 +113,9 @@ class Quantization(Section):
         used = {self.scheme, *self.overrides.values()}
         if self.act_order and "int4_gptq" not in used:
             raise ValueError(f"act_order applies to int4_gptq, not to '{self.scheme}'")
-        if self.smoothquant_alpha != _ALPHA and "int8_smoothquant" not in used:
-            raise ValueError(f"smoothquant_alpha applies to int8_smoothquant, not to '{self.scheme}'")
+        chosen = {"alpha": self.smoothquant_alpha != _ALPHA, "mode": self.smoothquant_mode != "per_channel"}
+        for key in (key for key, is_chosen in chosen.items() if is_chosen and "int8_smoothquant" not in used):
+            raise ValueError(f"smoothquant_{key} applies to int8_smoothquant, not to '{self.scheme}'")
         return self
 
     @model_validator(mode="after")
@@ -220,7 +232,7 @@ class Engine(Section):
     gather_context_logits: bool = Field(False, description="Make the logits of prompts available.")
     gather_generation_logits: bool = Field(False, description="Make the logits of answers available.")
     gemm_plugin: Literal["auto", "float16", "bfloat16", "float32", "fp8", "nvfp4", "disable"] | None = Field(
-        None, description="GEMM plugin; empty: auto for unquantized 16-bit models, else disable."
+        None, description="GEMM plugin; empty: auto for unquantized 16-bit models, nvfp4 for NVFP4, else disable."
     )
     gemm_swiglu_plugin: Literal["fp8", "disable"] = Field("disable", description="Fused FP8 SwiGLU; Hopper only.")
     low_latency_gemm_plugin: Literal["fp8", "disable"] = Field("disable", description="FP8 GEMM for small batches.")
@@ -248,6 +260,9 @@ class Engine(Section):
     strip_plan: bool = Field(False, description="Leave weights out of the engine; it is refitted from the checkpoint.")
     weight_streaming: bool = Field(
         False, description="Keep a part of the weights in host memory; needs gemm_plugin disable."
+    )
+    gpu_weights_percent: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="Share of the weights that a server keeps on the GPU, 0 to 1; needs weight_streaming."
     )
     weight_sparsity: bool = Field(False, description="Use 2:4 sparse kernels; weights must be pruned so.")
 
@@ -335,6 +350,8 @@ class Hardware(Section):
     @model_validator(mode="after")
     def _known_gpu(self) -> Hardware:
         if self.gpu is not None:
+            from trtbuild.gpus import find_gpu
+
             find_gpu(self.gpu)
         return self
 
@@ -416,12 +433,9 @@ def load(path: Path) -> Deployment:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TrtbuildError(f"cannot read {path}: {error}", hint="name a trtbuild.yaml or a model folder") from error
-    try:
-        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # derives from SafeLoader
-    except yaml.YAMLError as error:
-        raise UsageError(
-            f"{path} is not valid YAML: {error}", hint="`trtbuild init MODEL` writes a valid one"
-        ) from error
+    from trtbuild.yaml_text import parse_yaml  # a model folder needs no YAML
+
+    data = parse_yaml(text, origin=str(path))
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds {type(data).__name__}, not a mapping of sections", hint="see `trtbuild schema`")
     return parse(_with_absolute_paths(data, path.resolve().parent), origin=str(path))
@@ -487,17 +501,3 @@ def _with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
         if isinstance(node, dict) and node.get(key) is not None:
             node[key] = absolute(node[key])
     return data
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """The safe loader, except that a key given twice is an error instead of a silent last-one-wins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (str, int)) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
-            if isinstance(key, (str, int)):
-                seen.add(key)
-        return super().construct_mapping(node, deep=deep)

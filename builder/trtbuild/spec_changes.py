@@ -23,6 +23,8 @@ CHANGES: dict[str, Change] = {
     "engine": "rebuild",
     "engine.stall_timeout_s": "live",
     "engine.log_level": "live",
+    "engine.workers": "live",
+    "engine.gpu_weights_percent": "restart",
     "llm_api": "restart",
     "speculative": "restart",
     "lora": "restart",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from trtbuild.arch.registry import ARCHITECTURES, lookup
 from trtbuild.arch.sized import SIZED_ONLY
 from trtbuild.convert.unified_plan import SERVED
-from trtbuild.names import LAYOUTS, QUANTIZATIONS, TARGETS
-from trtbuild.quant.scheme import load_scheme
+from trtbuild.names import LAYOUTS, QUANTIZATIONS, SMOOTHQUANT_MODES, TARGETS
+from trtbuild.quant.scheme import SchemeOptions, load_scheme
 from trtbuild.quant.unified import unified_schemes
 from trtbuild.reference.support import STATIC_BATCHES
 
@@ -55,8 +55,10 @@ def support() -> Iterator[Support]:
         notes += [] if architecture in SERVED else ["TensorRT-LLM 1.2's PyTorch backend has no such model"]
         notes += [f"unverified: {arch.unverified}"] if arch.unverified else []
         notes += ["embedding always cut with tp"] if arch.shards_embedding else []
-        batching = "static" if arch.model_type in STATIC_BATCHES else "continuous"
         has_experts = any(rule.is_per_expert for rule in arch.rules)
+        if not (arch.has_smoothquant_layers or has_experts):
+            notes += ["int8_smoothquant in mode per_channel only"]
+        batching = "static" if arch.model_type in STATIC_BATCHES else "continuous"
         schemes = {target: _schemes(target, has_experts=has_experts) for target in TARGETS}
         yield Support(architecture, arch.model_type, schemes, batching, tuple(notes))
     for architecture, reason in SIZED_ONLY.items():
@@ -83,6 +85,16 @@ def forms() -> tuple[list[str], list[list[str]]]:
     return ["scheme", *TARGETS], marks
 
 
+def modes() -> tuple[list[str], list[list[str]]]:
+    """Return header and cells of the table of SmoothQuant's modes: what TensorRT-LLM calls them, and which targets have a form."""
+    cells = []
+    for mode, algorithm in SMOOTHQUANT_MODES.items():
+        scheme = load_scheme("int8_smoothquant", SchemeOptions(smoothquant_mode=mode))
+        has_form = {"ranks": bool(scheme.ranks), "unified": bool(scheme.unified and not scheme.unified.unverified)}
+        cells.append([mode, algorithm, *("yes" if has_form[LAYOUTS[target]] else "-" for target in TARGETS)])
+    return ["int8_smoothquant mode", "algorithm", *TARGETS], cells
+
+
 def rows() -> tuple[list[str], list[list[str]]]:
     """Return header and cells of the table as text."""
     header = ["architecture", *TARGETS, "reference batches", "notes"]
@@ -94,8 +106,8 @@ def rows() -> tuple[list[str], list[list[str]]]:
 
 
 def markdown() -> str:
-    """Return both tables in Markdown."""
-    return "\n".join(_table(*table) for table in (forms(), rows()))
+    """Return all tables in Markdown."""
+    return "\n".join(_table(*table) for table in (forms(), modes(), rows()))
 
 
 def _table(header: list[str], cells: list[list[str]]) -> str:

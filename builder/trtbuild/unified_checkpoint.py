@@ -21,17 +21,17 @@ from trtbuild.quant.codecs.base import Scales
 from trtbuild.quant.inputs import InputRounding
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import Role, load_scheme
-from trtbuild.quant.unified import check_kv_cache
+from trtbuild.quant.unified import KV_CACHE_ALGOS
 from trtbuild.rank_config import MIXED, read_scheme
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint, read_json
+from trtbuild.stored_check import check_stored
 from trtbuild.unified_layout import HEAD, QUANT_CONFIG, UnifiedLayout, UnifiedWeight
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HINT = "convert the model again with `trtbuild convert --target pytorch`"
-_PROBLEMS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class UnifiedCheckpoint:
         layout = replace(layout, overrides=tuple(own.items()))
         tensors = {name: info for name, info in source.tensors.items() if isinstance(info, TensorInfo)}
         checkpoint = cls(path, source.config, UnifiedLayout.of(layout), tensors)
-        _compare(path, tensors, checkpoint.unified)
+        expected = (tensor for stored in checkpoint.unified.files.values() for tensor in stored)
+        check_stored(str(path), tensors, expected, configs="config files", hint=_HINT)
         return checkpoint
 
     @property
@@ -216,21 +217,8 @@ def _declared(path: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
         raise TrtbuildError(
             f"{path}: {QUANT_CONFIG} says quant_algo {found!r}, config.json {inline.get('quant_algo')!r}", hint=_HINT
         )
-    check_kv_cache(block.get("kv_cache_quant_algo"))
-    return block
-
-
-def _compare(path: Path, found: Mapping[str, TensorInfo], unified: UnifiedLayout) -> None:
-    expected = {tensor.name: tensor for tensors in unified.files.values() for tensor in tensors}
-    problems = [f"missing: {name}" for name in expected if name not in found]
-    problems += [f"surplus: {name}" for name in found if name not in expected]
-    problems += [
-        f"{name} is {found[name].dtype} {list(found[name].shape)}, expected {tensor.dtype} {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in found and (found[name].dtype, found[name].shape) != (tensor.dtype, tensor.shape)
-    ]
-    if problems:
-        more = f" and {len(problems) - _PROBLEMS} more" if len(problems) > _PROBLEMS else ""
+    if (kv_algo := block.get("kv_cache_quant_algo")) not in (None, *KV_CACHE_ALGOS):
         raise TrtbuildError(
-            f"{path} does not fit its config files: {'; '.join(problems[:_PROBLEMS])}{more}", hint=_HINT
+            f"{path / QUANT_CONFIG}: kv_cache_quant_algo {kv_algo!r} cannot be read by this version", hint=_HINT
         )
+    return block

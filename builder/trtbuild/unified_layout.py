@@ -202,29 +202,18 @@ class UnifiedLayout:
             folded_into=norm,
         )
 
-    @cached_property
-    def _fed(self) -> dict[tuple[int, str], Slot]:
-        """(layer, scale group) -> the norm in front of it."""
-        return {(slot.layer, slot.rule.feeds): slot for slot in self.layout.slots if slot.rule.feeds}
-
-    @cached_property
-    def _grouped(self) -> dict[tuple[int, str], Slot]:
-        """(layer, scale group) -> its first slot."""
-        found: dict[tuple[int, str], Slot] = {}
-        for slot in self.layout.slots:
-            if slot.rule.quantizable:
-                found.setdefault((slot.layer, slot.rule.scale_group), slot)
-        return found
-
     def _norm_of(self, slot: Slot) -> str:
-        """Return the Hugging Face name of the norm whose output a linear reads and nothing else does, "" when there is none."""
-        norm = self._fed.get((slot.layer, slot.rule.scale_group))
-        return norm.parts[0].source if norm else ""
+        """Return the Hugging Face name of the norm that can take the multiplier of a linear's input, "" when there is none.
+
+        As in ModelOpt, a norm with a bias takes none.
+        """
+        norm = self.layout.norm_of(slot)
+        return norm[0].parts[0].source if len(norm) == 1 else ""
 
     def _folded(self, norm: Slot) -> Slot | None:
         """Return a linear whose input multiplier is folded into a norm."""
-        slot = self._grouped.get((norm.layer, norm.rule.feeds)) if norm.rule.feeds else None
-        scheme = self.layout.scheme_of(slot) if slot else None
+        slot = self.layout.behind(norm)
+        scheme = self.layout.scheme_of(slot) if slot and self._norm_of(slot) else None
         return slot if scheme and scheme.unified and scheme.unified.folds_norms else None
 
     def _stored_together(self) -> Iterator[tuple[StoredTensor, ...]]:

@@ -52,7 +52,7 @@ class Parameter:
     """One parameter.
 
     Attributes:
-        names: what servers call it, newest name first.
+        names: what servers call it, newest name first; those of TensorRT-LLM's llmapi model last.
         check: returns the checked value, or None for a value outside the range.
         allowed: the range in words.
         neutral: sent to a server that insists on the parameter when the caller gave none; None if there is no such value.

@@ -18,7 +18,7 @@ from tests.conftest import write_safetensors
 from trtbuild.arch.registry import ARCHITECTURES, lookup
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.cli.edge import run
-from trtbuild.convert import execute
+from trtbuild.convert import budget
 from trtbuild.layout import Layout
 from trtbuild.names import EMBEDDINGS
 from trtbuild.parallel import Parallel
@@ -124,19 +124,19 @@ def source_tensors(case: Case) -> dict[str, np.ndarray]:
 @given(cases(), st.sampled_from(EMBEDDINGS), st.sampled_from([64, 1 << 24]))
 def test_merging_the_ranks_gives_the_source_back(case: Case, embedding: str, block: int) -> None:
     tensors = source_tensors(case)
-    before = execute.LARGEST_BLOCK_BYTES
+    before = budget.LARGEST_BLOCK_BYTES
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name) / "model", Path(name) / "out"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(case.config))
         write_safetensors(folder / "model.safetensors", tensors)
-        execute.LARGEST_BLOCK_BYTES = block
+        budget.LARGEST_BLOCK_BYTES = block
         options = [f"--tp={case.tp}", f"--pp={case.pp}", f"--ep={case.ep}", f"--dtype={case.config['torch_dtype']}"]
         options += [f"--embedding={embedding if embedding != 'hidden' or has_columns(case) else 'vocab'}"]
         try:
             assert run(["convert", str(folder), "-o", str(out), "--quiet", *options]) == 0
         finally:
-            execute.LARGEST_BLOCK_BYTES = before
+            budget.LARGEST_BLOCK_BYTES = before
         checkpoint = Checkpoint.open(out)
         merged = dict(checkpoint.hf_tensors())
     assert sorted(merged) == sorted(tensors)
@@ -168,5 +168,5 @@ def test_experts_that_do_not_divide_are_one_clear_error(
     case = Case(architecture, {**config_of(architecture, sizes), **experts}, tp, 1, ep)
     (tmp_path / "config.json").write_text(json.dumps(case.config))
     write_safetensors(tmp_path / "model.safetensors", source_tensors(case))
-    assert run(["convert", str(tmp_path), "--dry-run", f"--tp={tp}", f"--ep={ep}"]) == 1
+    assert run(["convert", str(tmp_path), "--dry-run", f"--tp={tp}", f"--ep={ep}"]) == 2
     assert message in capsys.readouterr().err

@@ -102,6 +102,12 @@ def _gemma3_dims(config: Mapping[str, Any], architecture: str, where: str) -> Mo
     return _read(config, architecture, where, rope, qk_norm=True)
 
 
+def attends_to_all(config: Mapping[str, Any], layer: int) -> bool:
+    """Say whether a layer of a Gemma 2 or 3 model has no window: every second one, or every so many as the config says."""
+    pattern = 2 if config.get("model_type") == "gemma2" else _pattern(config)
+    return _kind(layer, pattern) == "full_attention"
+
+
 def _kind(layer: int, pattern: int) -> str:
     return "full_attention" if (layer + 1) % pattern == 0 else "sliding_attention"
 
@@ -197,6 +203,7 @@ GEMMA = ArchSpec(
     config_fields=_config_fields,
     hf_fields=_hf_fields,
     shards_embedding=True,
+    has_smoothquant_layers=True,
 )
 
 GEMMA2 = ArchSpec(

@@ -32,11 +32,18 @@ _FIXED = {
 }
 
 
-def norm(target: str, source: str) -> tuple[WeightRule, WeightRule]:
-    """Return the rules of a layer norm: weight and bias [hidden_size], whole on every rank."""
+def norm(target: str, source: str, *, feeds: str = "") -> tuple[WeightRule, WeightRule]:
+    """Return the rules of a layer norm: weight and bias [hidden_size], whole on every rank; feeds: see `WeightRule`."""
     stage: Stage = "layer" if "{layer}" in target else "last"
     weight, bias = (
-        WeightRule(f"{target}.{kind}", (f"{source}.{kind}",), lambda d: ((d.hidden_size,),), Replicate(), stage=stage)
+        WeightRule(
+            f"{target}.{kind}",
+            (f"{source}.{kind}",),
+            lambda d: ((d.hidden_size,),),
+            Replicate(),
+            stage=stage,
+            feeds=feeds,
+        )
         for kind in ("weight", "bias")
     )
     return weight, bias
@@ -79,7 +86,7 @@ _RULES: tuple[WeightRule, ...] = (
         "transformer.position_embedding.weight", ("transformer.wpe.weight",),
         lambda d: ((d.max_position_embeddings, d.hidden_size),), SplitVocab(), stage="first",
     ),
-    *norm(f"{LAYER}.input_layernorm", f"{_HF}.ln_1"),
+    *norm(f"{LAYER}.input_layernorm", f"{_HF}.ln_1", feeds="qkv"),
     WeightRule(
         f"{LAYER}.attention.qkv.weight", (f"{_HF}.attn.c_attn.weight",) * 3, _qkv_shapes, SplitQKV(),
         quantizable=True, scale_group="qkv", views=_qkv_views,
@@ -89,7 +96,7 @@ _RULES: tuple[WeightRule, ...] = (
         views=_qkv_bias_views,
     ),
     *_conv1d(f"{LAYER}.attention.dense", f"{_HF}.attn.c_proj", "dense", Split(1), "hidden_size", "hidden_size"),
-    *norm(f"{LAYER}.post_layernorm", f"{_HF}.ln_2"),
+    *norm(f"{LAYER}.post_layernorm", f"{_HF}.ln_2", feeds="fc"),
     *_conv1d(f"{LAYER}.mlp.fc", f"{_HF}.mlp.c_fc", "fc", Split(0), "intermediate_size", "hidden_size"),
     *_conv1d(f"{LAYER}.mlp.proj", f"{_HF}.mlp.c_proj", "proj", Split(1), "hidden_size", "intermediate_size"),
     *norm("transformer.ln_f", "transformer.ln_f"),
@@ -167,4 +174,5 @@ GPT2 = ArchSpec(
         ("wpe.", "transformer.wpe."),
         ("ln_f.", "transformer.ln_f."),
     ),
+    has_smoothquant_layers=True,
 )

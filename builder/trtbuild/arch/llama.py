@@ -160,6 +160,7 @@ LLAMA = ArchSpec(
     ignored=IGNORED,
     config_fields=_config_fields,
     hf_fields=_hf_fields,
+    has_smoothquant_layers=True,
 )
 
 MISTRAL = ArchSpec(
@@ -169,4 +170,5 @@ MISTRAL = ArchSpec(
     ignored=IGNORED,
     config_fields=_mistral_config_fields,
     hf_fields=_mistral_hf_fields,
+    has_smoothquant_layers=True,
 )

@@ -80,6 +80,7 @@ QWEN2 = ArchSpec(
     ignored=IGNORED,
     config_fields=config_fields,
     hf_fields=hf_fields,
+    has_smoothquant_layers=True,
 )
 
 QWEN3 = ArchSpec(

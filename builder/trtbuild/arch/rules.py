@@ -79,7 +79,7 @@ class WeightRule:
         views: dims -> where the rows of each part lie, None for parts that are whole source tensors.
         offset: is added to the values, in float32.
         dtype: safetensors dtype if it is not the model's.
-        feeds: of a norm: the scale group that its output goes to, and nothing else.
+        feeds: of weight and bias of a norm: the scale group that its output goes to, and nothing else.
     """
 
     target: str
@@ -117,6 +117,7 @@ class ArchSpec:
         has_pipeline: whether the loader can run the model in pipeline stages.
         shards_embedding: the loader expects the embedding cut over the vocabulary whenever tp > 1.
         unverified: what rests on reasoning alone when tp > 1, said in a note of the plan.
+        has_smoothquant_layers: TensorRT-LLM's SmoothQuant attention, MLP and norms can stand for all of the family's decoder layers.
     """
 
     model_type: str
@@ -130,3 +131,4 @@ class ArchSpec:
     has_pipeline: bool = True
     shards_embedding: bool = False
     unverified: str = ""
+    has_smoothquant_layers: bool = False

@@ -28,8 +28,8 @@ def architectures(as_markdown: bool, by_gpu: bool, as_json: bool, quiet: bool) -
     if as_markdown:
         click.echo(support.markdown(), nl=False)
         return
-    for header, cells in (support.forms(), support.rows()):
-        _print_table(header, cells)
+    for header, cells in (support.forms(), support.modes(), support.rows()):
+        print_table(header, cells)
 
 
 def _gpus(*, as_markdown: bool, as_json: bool) -> None:
@@ -43,14 +43,15 @@ def _gpus(*, as_markdown: bool, as_json: bool) -> None:
         click.echo(hardware_table.markdown(), nl=False)
         return
     header, cells, reasons = hardware_table.rows()
-    _print_table(header, cells)
+    print_table(header, cells)
     for number, reason in enumerate(reasons, start=1):
         click.echo(f"({number}) {reason}")
     for line in hardware_table.names():
         click.echo(line)
 
 
-def _print_table(header: list[str], cells: list[list[str]]) -> None:
+def print_table(header: list[str], cells: list[list[str]]) -> None:
+    """Print a table on stdout."""
     from rich.table import Table
 
     from trtbuild.console import stdout_console

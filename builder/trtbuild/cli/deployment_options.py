@@ -20,6 +20,7 @@ from trtbuild.names import (
     GROUP_SIZES,
     KV_CACHE_DTYPES,
     QUANTIZATIONS,
+    SMOOTHQUANT_MODES,
     TARGETS,
 )
 
@@ -36,6 +37,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "dequantize": ("quantization", "dequantize"),
     "group_size": ("quantization", "group_size"),
     "smoothquant_alpha": ("quantization", "smoothquant_alpha"),
+    "smoothquant_mode": ("quantization", "smoothquant_mode"),
     "act_order": ("quantization", "act_order"),
     "exclude": ("quantization", "exclude"),
     "overrides": ("quantization", "overrides"),
@@ -65,9 +67,10 @@ _OPTIONS = (
     click.option("--pp", type=click.IntRange(min=1), metavar="N", help="Pipeline parallel size."),
     click.option("--ep", type=click.IntRange(min=1), metavar="N", help="Expert parallel size (models with experts only)."),
     click.option("--embedding", type=click.Choice(EMBEDDINGS), help="Keep the embedding whole on each rank, or cut it over the vocabulary or the hidden size."),
-    click.option("--gpu", metavar="NAME", help="Refuse formats that do not run on this GPU, e.g. h100, 'RTX 4090', sm90; default: not checked."),
+    click.option("--gpu", metavar="NAME", help="Refuse what does not run on this GPU (and, in plan, what does not fit), e.g. h100, 'RTX 4090', sm90; default: not checked."),
     click.option("--group-size", type=click.Choice(list(map(str, GROUP_SIZES))), help="Inputs that share an INT4 scale; default: 128 where the model allows it, else 64."),
     click.option("--smoothquant-alpha", type=click.FloatRange(0, 1), metavar="A", help="int8_smoothquant: share of the range that moves from inputs to weights; default 0.5."),
+    click.option("--smoothquant-mode", type=click.Choice(list(SMOOTHQUANT_MODES)), help="int8_smoothquant: what has a scale of its own; all but per_channel are for target tensorrt; default per_channel."),
     click.option("--act-order", is_flag=True, default=None, help="int4_gptq: round the columns of large inputs first."),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these Hugging Face modules unquantized, e.g. '*.down_proj'; may be given several times."),
     click.option("--override", multiple=True, metavar="PATTERN=SCHEME", help="Give these Hugging Face modules a scheme of their own; may be given several times."),

@@ -9,6 +9,7 @@ import click
 
 from trtbuild.cli.accuracy_options import accuracy_options, resolve_accuracy
 from trtbuild.cli.options import common, json_output
+from trtbuild.errors import UsageError
 from trtbuild.names import CALIBRATION_DTYPES
 
 #: Exit code of a check that found something.
@@ -28,6 +29,20 @@ _FOUND = 3
     show_default=True,
     help="dtype of the computation.",
 )
+@click.option(
+    "--tasks",
+    metavar="NAMES",
+    help="Score these tasks of lm-eval, too (hellaswag,arc_easy); holds each model in memory as a whole.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="With --tasks: at most N documents of each task."
+)
+@click.option(
+    "--include-path",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="With --tasks: a folder with task files of your own.",
+)
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as an HTML page, too.")
 @json_output
 @common
@@ -39,6 +54,9 @@ def evaluate(
     source: Path | None,
     config: Path | None,
     dtype: str,
+    tasks: str | None,
+    limit: int | None,
+    include_path: Path | None,
     html: Path | None,
     as_json: bool,
     quiet: bool,
@@ -48,15 +66,22 @@ def evaluate(
 
     Reports perplexity, KL divergence, top-1 agreement and the error of every layer, with the layer and the linear to look at first. Exit
     code 3 when a metric is beyond its limit, or is not a number.
+
+    --tasks hands both models over to EleutherAI's lm-eval (pip install 'trtbuild[eval]'). It loads the source, then the checkpoint, whole;
+    lm-eval downloads the dataset of a task unless it is on this machine already. Nothing else needs a network.
     """
     from trtbuild.cli.evaluation_report import print_evaluation
     from trtbuild.evaluate.limits import check
     from trtbuild.evaluate.page import render
     from trtbuild.evaluate.run import evaluate_folder
+    from trtbuild.evaluate.tasks import TaskOptions, task_names
     from trtbuild.output import write_atomically
 
     accuracy = resolve_accuracy(config, given)
-    evaluation = evaluate_folder(folder, source=source, accuracy=accuracy, dtype=dtype, quiet=quiet)
+    if tasks is None and (limit is not None or include_path is not None):
+        raise UsageError("--limit and --include-path are for --tasks", hint="name tasks, e.g. --tasks hellaswag")
+    options = TaskOptions(task_names(tasks), limit, include_path) if tasks is not None else None
+    evaluation = evaluate_folder(folder, source=source, accuracy=accuracy, dtype=dtype, tasks=options, quiet=quiet)
     checks = check(evaluation, accuracy)
     if html is not None:
         write_atomically(html, render(evaluation, checks))

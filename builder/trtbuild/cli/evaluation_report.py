@@ -31,6 +31,8 @@ def print_evaluation(evaluation: Evaluation, checks: tuple[Check, ...], *, as_js
     )
     _print_checks(console, checks)
     _print_layers(console, evaluation)
+    if evaluation.tasks:
+        _print_tasks(console, evaluation)
     reason = explain(evaluation, checks)
     judged = any(check.limit is not None for check in checks)
     verdict = "[green]passed[/]" if judged else "no limit was set, so nothing was judged; `--help` lists them"
@@ -57,4 +59,16 @@ def _print_layers(console: Console, evaluation: Evaluation) -> None:
         table.add_column(column, justify="right" if "error" in column or column == "accumulated" else "left")
     for layer in evaluation.worst[:_LISTED]:
         table.add_row(layer.name, number(layer.own), number(layer.accumulated), layer.worst_linear or "")
+    console.print(table)
+
+
+def _print_tasks(console: Console, evaluation: Evaluation) -> None:
+    from rich.table import Table
+
+    table = Table(title="tasks of lm-eval")
+    for column in ("task", "metric", "source", "quantized", "standard error"):
+        table.add_column(column, justify="left" if column in ("task", "metric") else "right")
+    for score in evaluation.tasks:
+        error = "" if score.stderr is None else number(score.stderr)
+        table.add_row(score.task, score.metric, number(score.source), number(score.quantized), error)
     console.print(table)

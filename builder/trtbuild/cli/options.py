@@ -46,7 +46,11 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None or float(match[1]) * unit < 1:
         raise click.BadParameter(f"'{text}' is no size: write 512MiB, 1GiB, 2GB or a number of bytes.")
-    return int(float(match[1]) * unit)
+    size = int(float(match[1]) * unit)
+    from trtbuild.convert.budget import require_enough
+
+    require_enough(size)
+    return size
 
 
 def memory(function: F) -> F:

@@ -50,6 +50,7 @@ def render(
 
     The repository is checked before it appears; paths in it are absolute.
     """
+    from trtbuild.cli.paths import read_path_map
     from trtbuild.console import print_json, print_text
     from trtbuild.repo.deployment import context_of
     from trtbuild.repo.render import render as write
@@ -57,16 +58,11 @@ def render(
     is_build = (source / "trtbuild.yaml").is_file()
     if output is None and not is_build:
         raise UsageError("no output folder is given", hint="add -o DIR, or name a build folder as SOURCE")
-    here, separator, there = (path_map or "").partition("=")
-    if path_map is not None and not (separator and here and there.startswith("/")):
-        raise UsageError(
-            f"--path-map {path_map} is not HERE=THERE with an absolute THERE", hint="e.g. /data/llm=/models"
-        )
     context = context_of(
         resolve(source, target=target),
         checkpoint_dir=checkpoint or (source / "checkpoint" if is_build else None),
         engine_dir=engine or (source / "engine" if is_build else None),
-        path_map=(here, there) if path_map is not None else None,
+        path_map=read_path_map(path_map),
     )
     rendered = write(context, output or source / "repository", force=force)
     if as_json:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.console import print_json, stdout_console
+import click
 
-if TYPE_CHECKING:
-    from trtbuild.convert.kept import KeptFolder
+from trtbuild.cli.ruled import ruled
+from trtbuild.console import print_json, print_text, stdout_console
 from trtbuild.names import LAYOUTS
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from trtbuild.convert.kept import KeptFolder
 
 
 def print_conversion_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
@@ -20,66 +20,24 @@ def print_conversion_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(plan)
         return
-    console = stdout_console()
-    console.print(f"[bold]{plan['architecture']}[/] {plan['source']}", soft_wrap=True)
-    console.print(
+    click.echo(f"{click.style(plan['architecture'], bold=True)} {plan['source']}")
+    print_text(
         f"{plan['quantization']}, {plan['dtype']}, KV cache {plan['kv_cache']}; reads {size(plan['read_bytes'])}, writes {size(plan['write_bytes'])}"
-        + (", calibrates first" if plan["calibration_needed"] else ""),
-        soft_wrap=True,
+        + (", calibrates first" if plan["calibration_needed"] else "")
     )
     if "ranks" in plan:
-        table = _table(("rank", "tp", "pp", "layers", "tensors", "size"))
-        for rank in plan["ranks"]:
-            layers = "-".join(map(str, rank["layers"]))
-            counts = (rank["num_tensors"], size(rank["bytes"]))
-            table.add_row(*map(str, (rank["rank"], rank["tp_rank"], rank["pp_rank"], layers, *counts)))
-        console.print(table)
+        click.echo(ruled(("rank", "tp", "pp", "layers", "tensors", "size"), list(map(_rank_row, plan["ranks"]))))
     unified = plan.get("unified", plan)
     if "files" in unified:
-        table = _table(("file", "tensors", "size"))
-        for file in unified["files"]:
-            table.add_row(file["file"], str(file["num_tensors"]), size(file["bytes"]))
-        console.print(table)
+        files = [(file["file"], str(file["num_tensors"]), size(file["bytes"])) for file in unified["files"]]
+        click.echo(ruled(("file", "tensors", "size"), files))
     for warning in plan["warnings"]:
-        console.print(f"note: {warning}", soft_wrap=True)
+        print_text(f"note: {warning}")
 
 
-def _table(columns: tuple[str, ...]) -> Table:
-    from rich.table import Table
-
-    table = Table()
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a deployment plan (`planning.plan`)."""
-    if as_json:
-        print_json(plan)
-        return
-    console = stdout_console()
-    if not plan["is_converted"]:
-        held = ", ".join(f"{size(count)} {dtype}" for dtype, count in plan["weight_bytes"].items())
-        console.print(
-            f"[bold]{plan['architecture']}[/] is not converted: {plan['reason']}.\n{plan['num_parameters']:,} parameters: {held}; "
-            f"{plan['kv_values_per_token']:,} numbers of KV cache per token.\n{plan['instead']}.",
-            soft_wrap=True,
-        )
-        return
-    print_conversion_plan(plan["conversion"], as_json=False)
-    limits = plan["limits"]
-    console.print(
-        f"target {plan['target']}; up to {limits['max_batch_size']} requests of {limits['max_seq_len']} tokens, "
-        f"{limits['max_num_tokens']} tokens per step",
-        soft_wrap=True,
-    )
-    largest = max(plan["kv_cache"], key=lambda rank: rank["bytes_per_token"])
-    console.print(
-        f"KV pool: {limits['num_blocks']} blocks of {limits['tokens_per_block']} tokens ({limits['full_length_sequences']} sequences of full "
-        f"length), {size(largest['bytes_per_token'])} per token and {size(largest['pool_bytes'])} on the fullest rank",
-        soft_wrap=True,
-    )
+def _rank_row(rank: Mapping[str, Any]) -> tuple[str, ...]:
+    numbers = (str(rank[key]) for key in ("rank", "tp_rank", "pp_rank"))
+    return (*numbers, "-".join(map(str, rank["layers"])), str(rank["num_tensors"]), size(rank["bytes"]))
 
 
 def print_conversion(manifests: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
@@ -99,13 +57,10 @@ def print_conversion(manifests: Mapping[str, Mapping[str, Any]], *, as_json: boo
             [{"output": folder, **{key: manifest[key] for key in keys}} for folder, manifest in manifests.items()]
         )
         return
-    console = stdout_console()
     for folder, manifest in manifests.items():
         files = len(manifest["sha256"])
         kind = "weight" if LAYOUTS[manifest["target"]] == "unified" else "rank"
-        console.print(
-            f"{folder}: {files} {kind} file{'s' * (files > 1)}, {size(manifest['write_bytes'])}", soft_wrap=True
-        )
+        print_text(f"{folder}: {files} {kind} file{'s' * (files > 1)}, {size(manifest['write_bytes'])}")
 
 
 def size(count: int) -> str:
@@ -158,9 +113,6 @@ def print_copy_plan(kept: KeptFolder, *, as_json: bool) -> None:
     if as_json:
         print_json(plan)
         return
-    console = stdout_console()
-    console.print(
-        f"{plan['source']}: {found.method}, {found.algorithm}: copies {size(kept.raw.nbytes)}", soft_wrap=True
-    )
+    print_text(f"{plan['source']}: {found.method}, {found.algorithm}: copies {size(kept.raw.nbytes)}")
     for note in kept.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+        print_text(f"note: {note}")

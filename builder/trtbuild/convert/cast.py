@@ -21,17 +21,16 @@ LEAST_TABLED = 2**18
 
 
 def tabled(
-    encode: Callable[[NDArray[Any]], NDArray[Any]], part: Part, source_dtype: str, *, is_elementwise: bool
+    encode: Callable[[NDArray[Any]], NDArray[Any]], part: Part, source_dtype: str
 ) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Return what turns a block of the source into codes.
+    """Return what turns a block of the source into codes that depend on their own value alone.
 
     Args:
         encode: turns float32 rows into codes.
         part: what the blocks are of.
         source_dtype: safetensors dtype of the blocks.
-        is_elementwise: whether a code depends on its own value alone.
     """
-    if not (is_elementwise and source_dtype in _TABLED and math.prod(part.shape) > LEAST_TABLED):
+    if source_dtype not in _TABLED or math.prod(part.shape) <= LEAST_TABLED:
         return lambda block: encode(block.astype(np.float32))
     # There are only 65,536 different values: looking codes up is several times faster than rounding each.
     patterns = np.arange(2**16, dtype=np.uint16)

@@ -81,10 +81,16 @@ class LinearCoding:
             columns: inputs of the linear.
             dtype: safetensors dtype of the model.
         """
-        if role == "pre_quant":
-            ones = np.ones(columns, np.float32) if self.multiplier is None else self.multiplier
-            return ones.astype(numpy_dtype(dtype))
-        found = {"weight": self.whole.weight, "second": self.whole.second, "input": self.input}[role]
+        multiplier = np.ones(columns, np.float32) if self.multiplier is None else self.multiplier
+        one = np.array(1, np.float32)
+        found = {
+            "weight": self.whole.weight,
+            "second": self.whole.second,
+            "input": self.input,
+            "to_int": one if self.input is None else np.asarray(one / self.input),
+            "pre_quant": multiplier.astype(numpy_dtype(dtype)),
+            "smoother": rounded_divisor(multiplier, dtype),
+        }[role]
         assert found is not None, role
         return found
 
@@ -111,9 +117,7 @@ def encoder(
     recipes, module = knowledge.recipes, part.module
     has_scale, has_codes = recipes.has(module, "weight_scale"), recipes.has(module, "codes")
     if coding.multiplier is None and not has_scale and codec.is_elementwise:
-        look_up = tabled(
-            lambda block: codec.encode(block, coding.whole, dtype), part, source_dtype, is_elementwise=True
-        )
+        look_up = tabled(lambda block: codec.encode(block, coding.whole, dtype), part, source_dtype)
         return lambda block, _: (look_up(block), coding.whole)
 
     def encode(block: NDArray[Any], start: int) -> tuple[NDArray[Any], Scales]:
@@ -136,15 +140,22 @@ def encoder(
     return encode
 
 
+def rounded_divisor(multiplier: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return what a kernel divides an input by instead of multiplying it: a value of safetensors dtype `dtype`, as float32."""
+    divisor: NDArray[Any] = np.reciprocal(multiplier).astype(numpy_dtype(dtype)).astype(np.float32)
+    return divisor
+
+
 def fold_norm(
-    norm: NDArray[Any], multiplier: NDArray[Any], *, offset: float, dtype: str
+    norm: NDArray[Any], multiplier: NDArray[Any], *, offset: float, kept: float, dtype: str
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Fold the multiplier of an input into the norm in front of it.
 
     Args:
         norm: [hidden], as the source holds it.
         multiplier: [hidden] float32.
-        offset: what the norm adds to its weight.
+        offset: what the model adds to the weight in the source.
+        kept: what it adds to the weight that is stored.
         dtype: safetensors dtype of the folded norm.
 
     Returns:
@@ -152,13 +163,32 @@ def fold_norm(
         too, and weights are divided by what is really multiplied.
     """
     exact = norm.astype(np.float32) + np.float32(offset)
-    stored = (exact * multiplier - np.float32(offset)).astype(numpy_dtype(dtype))
-    effective = stored.astype(np.float32) + np.float32(offset)
+    stored = finite(exact * multiplier - np.float32(kept), dtype)
+    return stored, folded_multiplier(stored.astype(np.float32) + np.float32(kept), exact)
+
+
+def folded_multiplier(effective: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:
+    """Return what was folded into a norm's weight, [hidden] float32.
+
+    One for a channel that the norm closes, or whose weight rounds to nothing: it carries nothing, so its weights may as well stay.
+
+    Args:
+        effective: [hidden] float32, what the folded norm multiplies by.
+        exact: [hidden] float32, what the source's norm does.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = effective / exact
-    # A channel that the norm closes carries nothing; one whose factor rounds to nothing keeps the one it was given.
-    usable = np.isfinite(ratio) & (ratio > 0)
-    return stored, np.where(usable, ratio, multiplier)
+    usable: NDArray[Any] = np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.float32(1))
+    return usable
+
+
+def finite(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return float32 values in a dtype, those beyond its range as its largest number."""
+    import ml_dtypes
+
+    limit = np.float32(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+    within: NDArray[Any] = np.clip(values, -limit, limit).astype(numpy_dtype(dtype))
+    return within
 
 
 def group_codings(
@@ -169,8 +199,8 @@ def group_codings(
     knowledge: Knowledge,
     multiplier: NDArray[Any] | None,
     check: Callable[[], None],
-) -> Mapping[int | None, LinearCoding]:
-    """Return how the linears of a scale group are encoded where they share ranges: by expert, None outside of experts.
+) -> Mapping[Part, LinearCoding]:
+    """Return how the parts of a scale group are encoded; where the form shares ranges, those of an expert (or outside of experts) do.
 
     Args:
         form: of all of them.
@@ -183,9 +213,11 @@ def group_codings(
     """
     parts = [part for slot in slots for part in slot.parts]
     shared = knowledge.input_scale(form, limit, [part.module for part in parts])
-    amax: dict[int | None, float] = dict.fromkeys((part.expert for part in parts), 0.0)
+    owners: dict[Part, Part | int | None] = {part: part.expert if form.shares_range else part for part in parts}
+    amax = dict.fromkeys(owners.values(), 0.0)
     assert form.codec is not None
-    for part in parts if form.codec.needs_range else ():
+    for part, owner in owners.items() if form.codec.needs_range else ():
         check()
-        amax[part.expert] = max(amax[part.expert], knowledge.amax(part, source, multiplier))
-    return {expert: LinearCoding(form.codec.whole(value), shared, multiplier) for expert, value in amax.items()}
+        amax[owner] = max(amax[owner], knowledge.amax(part, source, multiplier))
+    wholes = {owner: form.codec.whole(value) for owner, value in amax.items()}
+    return {part: LinearCoding(wholes[owner], shared, multiplier) for part, owner in owners.items()}

@@ -7,48 +7,24 @@ writing overlap. Memory bound: `memory_bytes`, whatever the size of the model or
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from trtbuild.convert.blocks import BlockSource
+from trtbuild.convert.budget import DEFAULT_MEMORY_BYTES, LARGEST_BLOCK_BYTES, Budget
 from trtbuild.convert.encoding import Knowledge
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.rank_files import ConversionResult, RankSink
+from trtbuild.convert.rank_files import RankSink
+from trtbuild.convert.sink_files import ConversionResult
 from trtbuild.layout import Part, Slot
 from trtbuild.quant.recipes import Recipes
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.safetensors_file import TensorReader
 
 logger = logging.getLogger(__name__)
-
-#: Memory of a conversion above that of the interpreter, bytes.
-DEFAULT_MEMORY_BYTES = 2**30
-#: More threads than this only wait for the disk.
-_MOST_WORKERS = 8
-LARGEST_BLOCK_BYTES, SMALLEST_BLOCK_BYTES = 4 * 2**20, 2**18
-#: Groups of so many blocks are kept while they are gone through twice; larger ones are read again, from the page cache as a rule.
-_KEPT_BLOCKS = 2
-#: A worker holds a raw block, its float32 form, a quotient, codes and a rank's copy, and what it keeps: this many times the raw block.
-_BLOCKS_PER_WORKER = 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    workers: int
-    block_bytes: int
-    cache_bytes: int
-
-    @classmethod
-    def of(cls, memory_bytes: int) -> _Budget:
-        workers = max(min(os.cpu_count() or 1, _MOST_WORKERS), 1)
-        block = memory_bytes // (workers * _BLOCKS_PER_WORKER)
-        block = min(max(block, SMALLEST_BLOCK_BYTES), LARGEST_BLOCK_BYTES)
-        return cls(workers=workers, block_bytes=block, cache_bytes=_KEPT_BLOCKS * block)
 
 
 class Sink(Protocol):
@@ -95,7 +71,7 @@ def run_sinks(
         TrtbuildError: a weight is not finite, does not fit the dtype, or cannot be read.
     """
     with TensorReader() as reader:
-        _Work(plan, reader, sinks, advance, _Budget.of(memory_bytes)).run()
+        _Work(plan, reader, sinks, advance, Budget.of(memory_bytes)).run()
 
 
 def execute(
@@ -146,7 +122,7 @@ class _Work:
         reader: TensorReader,
         sinks: Sequence[Sink],
         advance: Callable[[int], None],
-        budget: _Budget,
+        budget: Budget,
     ) -> None:
         self._plan, self._reader, self._sinks = plan, reader, sinks
         self._advance, self._budget = advance, budget

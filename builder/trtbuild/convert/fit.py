@@ -29,16 +29,16 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
     """Raise unless every linear can have its scheme; the message names linears, numbers, and what would work.
 
     Raises:
-        TrtbuildError: a linear does not fit.
-        UsageError: the scheme has no form for what is to be written, or needs `--allow-unverified`.
+        UsageError: a linear does not fit, the scheme has no form for what is to be written, or it needs `--allow-unverified`.
     """
     _check_forms(layout, options)
     _check_overrides(layout)
     _check_mixture(layout, options)
+    _check_layers(layout, options)
     problems = [problem for slot in layout.slots for problem in _problems(layout, slot, options)]
     if problems:
         more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise TrtbuildError(
+        raise UsageError(
             f"{layout.scheme.name} does not fit: {'; '.join(problems[:_LISTED])}{more}", hint=_way_out(layout, options)
         )
 
@@ -104,6 +104,36 @@ def _check_mixture(layout: Layout, options: ConversionOptions) -> None:
         raise UsageError(
             f"TensorRT engines load mixed precision with experts for {' and '.join(_MIXED_EXPERTS)} only, not {layout.dims.architecture}",
             hint="use one scheme, with --exclude, or --target pytorch",
+        )
+
+
+def _check_layers(layout: Layout, options: ConversionOptions) -> None:
+    """Refuse forms for which the loader replaces whole layers where it has no such layers, or where some are to stay as they are."""
+    replacing = [scheme for scheme in layout.schemes if scheme.ranks and scheme.ranks.replaces_layers]
+    if not replacing:
+        return
+    mode, architecture = options.smoothquant_mode, layout.dims.architecture
+    if not layout.arch.has_smoothquant_layers:
+        has_form = not layout.dims.num_experts
+        other = (
+            "--smoothquant-mode per_channel works"
+            if has_form
+            else "--quantization fp8 works; no SmoothQuant has experts"
+        )
+        raise UsageError(
+            f"smoothquant_mode {mode}: TensorRT-LLM's SmoothQuant layers do not fit {architecture}", hint=other
+        )
+    others = [
+        f"{part.module} ({layout.scheme_for(part.module).name})"
+        for slot in layout.slots
+        if slot.rule.quantizable and layout.scheme_of(slot) not in replacing
+        for part in slot.parts
+    ]
+    if others:
+        raise UsageError(
+            f"smoothquant_mode {mode} is for all linears of a model: the loader replaces every layer and looks at no exclusions; "
+            f"{len(others)} linears are to be different, the first is {others[0]}",
+            hint="use --smoothquant-mode per_channel, or leave out --exclude and --override",
         )
 
 

@@ -15,12 +15,14 @@ from typing import Any
 from trtbuild import manifest
 from trtbuild.console import progress
 from trtbuild.convert.opening import KEPT_BY
+from trtbuild.convert.run import CONVERTED_BY
 from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
 from trtbuild.errors import UsageError
 from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
-from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
+from trtbuild.quant.sources import declared_method, read_quantized
+from trtbuild.quant.sources.result import QuantizedSource
 from trtbuild.safetensors_file import TensorReader, read_header
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
 from trtbuild.spec import Deployment
@@ -62,6 +64,11 @@ class KeptFolder:
     raw: SourceCheckpoint
     found: QuantizedSource
     notes: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its weight files."""
+        return sum(file.stat().st_size for file in self.raw.files)
 
 
 def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> KeptFolder | None:
@@ -116,50 +123,60 @@ def copy_folder(
     Raises:
         TrtbuildError: the output exists and is of other inputs, or the disk is too small.
     """
-    key = manifest.digest(
-        {
-            **manifest.header("checkpoint"),
-            "deployment": deployment.model_dump(mode="json"),
-            "source": manifest.source_identity(kept.raw),
-        }
-    )
+    key = copy_key(kept, deployment)
     if not force and (output / manifest.NAME).is_file():
         written = read_json(output / manifest.NAME)
         if written.get("inputs_key") == key and manifest.is_complete(output, written):
             logger.info("%s is up to date", output)
             return {str(output): written}
-    total = sum(file.stat().st_size for file in kept.raw.files)
     check_output(output, force=force, keep=(kept.raw.path,))
-    check_space(output, total)
-    start = time.perf_counter()
-    with staged_folder(output, needed=total) as stage:
-        with progress("copying", total, quiet=quiet) as advance:
-            for file in kept.raw.files:
-                _copy(file, stage / file.name, advance)
-        _write_json_files(kept, stage)
-        with TensorReader() as reader:
-            digests = {
-                file.name: {name: reader.digest(info) for name, info in sorted(read_header(file).items())}
-                for file in kept.raw.files
-            }
-        written = {
-            **manifest.header("checkpoint"),
-            "target": deployment.target,
-            "source": {**manifest.source_identity(kept.raw), "revision": deployment.model.revision},
-            "deployment": deployment.model_dump(mode="json"),
-            "kept": {"method": kept.found.method, "algorithm": kept.found.algorithm},
-            "calibration": None,
-            "kv_scales": [],
-            "inputs_key": key,
-            "read_bytes": total,
-            "write_bytes": total,
-            "sha256": digests,
-            "warnings": list(kept.notes),
-            "seconds": {"copy": round(time.perf_counter() - start, 3)},
-            "peak_rss_bytes": manifest.peak_rss_bytes(),
-        }
-        manifest.write(stage, written)
+    check_space(output, kept.nbytes)
+    with staged_folder(output, needed=kept.nbytes) as stage:
+        written = copy_into(kept, deployment, stage, key=key, quiet=quiet)
     return {str(output): written}
+
+
+def copy_key(kept: KeptFolder, deployment: Deployment) -> str:
+    """Return what identifies the inputs of a copy."""
+    return manifest.digest(
+        {
+            **manifest.header("checkpoint"),
+            "deployment": deployment.model_dump(mode="json", include=CONVERTED_BY),
+            "source": manifest.source_identity(kept.raw),
+        }
+    )
+
+
+def copy_into(kept: KeptFolder, deployment: Deployment, folder: Path, *, key: str, quiet: bool) -> dict[str, Any]:
+    """Copy a quantized folder into an empty one and return the manifest that was written there."""
+    start = time.perf_counter()
+    with progress("copying", kept.nbytes, quiet=quiet) as advance:
+        for file in kept.raw.files:
+            _copy(file, folder / file.name, advance)
+    _write_json_files(kept, folder)
+    with TensorReader() as reader:
+        digests = {
+            file.name: {name: reader.digest(info) for name, info in sorted(read_header(file).items())}
+            for file in kept.raw.files
+        }
+    written = {
+        **manifest.header("checkpoint"),
+        "target": deployment.target,
+        "source": {**manifest.source_identity(kept.raw), "revision": deployment.model.revision},
+        "deployment": deployment.model_dump(mode="json"),
+        "kept": {"method": kept.found.method, "algorithm": kept.found.algorithm},
+        "calibration": None,
+        "kv_scales": [],
+        "inputs_key": key,
+        "read_bytes": kept.nbytes,
+        "write_bytes": kept.nbytes,
+        "sha256": digests,
+        "warnings": list(kept.notes),
+        "seconds": {"copy": round(time.perf_counter() - start, 3)},
+        "peak_rss_bytes": manifest.peak_rss_bytes(),
+    }
+    manifest.write(folder, written)
+    return written
 
 
 def _copy(source: Path, target: Path, advance: Callable[[int], None]) -> None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from trtbuild.errors import UsageError
 from trtbuild.quant.codecs.fp8 import E4M3_MAX
-from trtbuild.quant.sources import QuantizedSource, declared_method, read_quantized
-from trtbuild.quant.stats import CalibrationStats
+from trtbuild.quant.sources import declared_method, read_quantized
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Deployment
 
 if TYPE_CHECKING:
     from trtbuild.quant.sources.kept import KeptRecipes
+    from trtbuild.quant.sources.result import QuantizedSource
+    from trtbuild.quant.stats import CalibrationStats
 
 _INT4 = ("int4_awq", "int4_gptq", "int4_rtn")
 #: Algorithm of a quantized source -> schemes whose files hold the very same numbers; the first is named to the user.
@@ -65,6 +66,8 @@ class KnownRanges:
         if needs_kv and not set(range(num_layers)) <= set(layers):
             return None
         k_amax, v_amax = zip(*(layers[layer] for layer in range(num_layers)), strict=True) if needs_kv else ((), ())
+        from trtbuild.quant.stats import CalibrationStats
+
         return CalibrationStats(dict(self.input_amax), k_amax, v_amax, samples=0, tokens=0, digest="")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtbuild.arch.registry import resolve
 from trtbuild.arch.rules import ArchSpec
@@ -20,14 +20,16 @@ from trtbuild.dims import ModelDims
 from trtbuild.dtypes import SIZES, TO_CONFIG
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.layout import Layout, Part, Slot
-from trtbuild.names import GROUP_SIZES, GROUPED
+from trtbuild.names import GROUP_SIZES, GROUPED, SmoothQuantMode
 from trtbuild.parallel import Parallel
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
 from trtbuild.quant.scheme import QuantScheme, SchemeOptions, load_scheme
-from trtbuild.quant.stats import CalibrationStats
 from trtbuild.rank_config import rank_quantization
 from trtbuild.rope import Rope
 from trtbuild.source import SourceCheckpoint
+
+if TYPE_CHECKING:
+    from trtbuild.quant.stats import CalibrationStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class ConversionOptions:
     parallel: Parallel = field(default_factory=Parallel)
     group_size: int | None = None
     smoothquant_alpha: float = 0.5
+    smoothquant_mode: SmoothQuantMode = "per_channel"
     act_order: bool = False
     exclude: tuple[str, ...] = ()
     overrides: tuple[tuple[str, str], ...] = ()
@@ -57,7 +60,7 @@ class ConversionOptions:
 
     def scheme_options(self, group_size: int) -> SchemeOptions:
         """Return what the scheme is made with."""
-        return SchemeOptions(group_size, self.smoothquant_alpha, self.act_order)
+        return SchemeOptions(group_size, self.smoothquant_alpha, self.smoothquant_mode, self.act_order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ class ConversionPlan:
     @property
     def write_bytes(self) -> int:
         """Bytes of all tensors of all ranks."""
-        return sum(tensor.nbytes for rank in self.layout.parallel.ranks() for tensor in self.layout.tensors(rank))
+        return sum(map(self.layout.rank_bytes, self.layout.parallel.ranks()))
 
     def config(self) -> dict[str, Any]:
         """Return TensorRT-LLM's config.json (checkpoint specification 1.2 to 1.6)."""
@@ -178,7 +181,7 @@ class ConversionPlan:
         parallel = self.layout.parallel
         ranks = []
         for rank in parallel.ranks():
-            listed = list(self.layout.tensors(rank))
+            listed = self.layout.tensors(rank)
             layers = parallel.layers(self.dims.num_layers, rank.pp_rank)
             entry: dict[str, Any] = {
                 "rank": rank.index,
@@ -186,7 +189,7 @@ class ConversionPlan:
                 "pp_rank": rank.pp_rank,
                 "layers": [layers[0], layers[-1]],
                 "num_tensors": len(listed),
-                "bytes": sum(tensor.nbytes for tensor in listed),
+                "bytes": self.layout.rank_bytes(rank),
             }
             if tensors:
                 entry["tensors"] = [
@@ -315,11 +318,11 @@ def _parallel(asked: Parallel, arch: ArchSpec, dims: ModelDims) -> Parallel:
     """Return how the model will be cut.
 
     Raises:
-        TrtbuildError: it cannot be cut as asked.
+        UsageError: it cannot be cut as asked.
     """
     asked.check(dims)
     if asked.pp_size > 1 and not arch.has_pipeline:
-        raise TrtbuildError(
+        raise UsageError(
             f"{dims.architecture} has no pipeline parallelism in TensorRT-LLM, pp={asked.pp_size} was asked for",
             hint="use --pp 1 and a larger --tp",
         )
@@ -350,6 +353,9 @@ def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
     used = {scheme.name for slot in layout.slots if (scheme := layout.scheme_of(slot))}
     if layout.scheme.name not in used:
         yield f"no linear is quantized with {layout.scheme.name}: the patterns name all of them"
+    for scheme in layout.schemes:
+        if scheme.name in used and scheme.caution:
+            yield scheme.caution
     sizes = {scheme.group_size for scheme in layout.schemes if scheme.name in GROUPED}
     if sizes and options.group_size is None:
         yield f"the group size is {max(sizes)}: the largest that fits this model at tp={layout.parallel.tp_size}"

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,8 +17,16 @@ from trtbuild import __version__
 from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.cast import cast
-from trtbuild.convert.encoding import Knowledge, LinearCoding, encoder, group_codings
-from trtbuild.convert.journal import INPUTS, Journal
+from trtbuild.convert.encoding import (
+    Knowledge,
+    LinearCoding,
+    encoder,
+    finite,
+    fold_norm,
+    group_codings,
+    rounded_divisor,
+)
+from trtbuild.convert.sink_files import ConversionResult, SinkFiles
 from trtbuild.convert.unified_config import write_json
 from trtbuild.convert.writer import RankWriter
 from trtbuild.dtypes import numpy_dtype
@@ -30,25 +35,11 @@ from trtbuild.parallel import Rank
 from trtbuild.quant.kv_cache import KV_SCALE_NAMES
 from trtbuild.quant.scheme import Form
 from trtbuild.rank_config import QUANT_CFG, rank_quant_cfg
+from trtbuild.safetensors_file import TensorReader
 from trtbuild.shard import Cut
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionResult:
-    """What was read and written.
-
-    Attributes:
-        inputs: label of a part of the source -> SHA-256 of its rows.
-        digests: file name -> tensor name -> SHA-256.
-        kv_scales: per layer, empty without a quantized KV cache.
-    """
-
-    inputs: dict[str, str]
-    digests: dict[str, dict[str, str]]
-    kv_scales: tuple[float, ...]
-
-
-class RankSink:
+class RankSink(SinkFiles):
     """The rank files of one folder under construction.
 
     Args:
@@ -59,25 +50,9 @@ class RankSink:
     def __init__(self, knowledge: Knowledge, folder: Path) -> None:
         plan = knowledge.plan
         self._knowledge, self._plan, self._layout, self._stats = knowledge, plan, plan.layout, knowledge.stats
-        self._folder = folder
-        self._writers: list[RankWriter] = []
-        with ExitStack() as stack:
-            self._journal = stack.enter_context(Journal(folder))
-            for rank in plan.layout.parallel.ranks():
-                name = f"rank{rank.index}.safetensors"
-                writer = RankWriter(folder / name, plan.layout.tensors(rank), done=self._journal.done(name))
-                stack.callback(writer.close)
-                self._writers.append(writer)
-            self._open = stack.pop_all()
-        self._inputs = self._journal.done(INPUTS)
-
-    def __enter__(self) -> RankSink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+        ranks = plan.layout.parallel.ranks()
+        super().__init__(folder, {_file(rank.index): plan.layout.tensors(rank) for rank in ranks})
+        self._writers = list(self._files.values())
 
     @property
     def read_bytes(self) -> int:
@@ -101,31 +76,24 @@ class RankSink:
         self, group: Sequence[Slot], source: BlockSource, *, check: Callable[[], None], advance: Callable[[int], None]
     ) -> None:
         """Write the tensors of a group to all ranks; see `execute.Sink`."""
-        codings: Mapping[int | None, LinearCoding] = {}
+        codings: Mapping[Part, LinearCoding] = {}
         form = self._layout.form_of(group[0])
         if form is not None and form.codec is not None:
             scheme = self._layout.scheme_of(group[0])
             limit = scheme.inputs.limit if scheme and scheme.inputs else 0.0
-            multiplier = self._knowledge.multiplier([group[0].parts[0].module], source.reader)
+            multiplier = self._multiplier(group[0], form, source.reader)
             codings = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
         for slot in group:
             if form is not None and codings:
-                self._write_constants(slot, form, codings)
+                self._write_constants(slot, codings)
             for number in range(len(slot.parts)):
                 self._write_part(slot, number, source, codings, check, advance)
         inputs = {part.label: source.digests[part] for part in self.parts(group)}
-        self._inputs.update(inputs)
-        self._journal.add(
-            {(INPUTS, label): digest for label, digest in inputs.items()}
-            | {(f"rank{rank}.safetensors", name): self._writers[rank].digest(name) for rank, name in self._names(group)}
-        )
+        self._note(inputs, [(_file(rank), name) for rank, name in self._names(group)])
 
     def finish(self) -> ConversionResult:
         """Write the KV scales and close the files."""
-        kv_scales = self._write_kv_scales()
-        digests = {f"rank{index}.safetensors": writer.finish() for index, writer in enumerate(self._writers)}
-        self._journal.remove()
-        return ConversionResult(dict(sorted(self._inputs.items())), digests, kv_scales)
+        return self._close(self._write_kv_scales())
 
     def write_beside(self) -> None:
         """Write config.json and the tokenizer."""
@@ -149,61 +117,96 @@ class RankSink:
 
     def _stored(self, slot: Slot) -> Iterator[tuple[int, str]]:
         """Yield (rank, tensor name) of everything that is written for a slot."""
-        form = self._layout.form_of(slot)
-        suffixes = [scale.suffix for scale in form.scales] if form else []
+        names = [name for _, name in self._layout.scales(slot)]
         for rank in self._ranks(slot):
             yield rank.index, slot.target
-            for suffix in suffixes:
-                yield rank.index, f"{slot.module}.{suffix}"
+            for name in names:
+                yield rank.index, name
 
-    def _write_constants(self, slot: Slot, form: Form, codings: Mapping[int | None, LinearCoding]) -> None:
+    def _multiplier(self, slot: Slot, form: Form, reader: TensorReader) -> NDArray[Any] | None:
+        """Return what the input of a scale group is multiplied by in effect, [in] float32, given how the file holds it; None for ones.
+
+        Args:
+            slot: of the group.
+            form: of the group.
+            reader: for recipes and the norm in front.
+        """
+        wanted = self._knowledge.multiplier([slot.parts[0].module], reader)
+        if wanted is None:
+            return None
+        if form.folds_norms:
+            return self._fold(self._layout.norm_of(slot)[0], wanted, reader)[1]
+        return np.reciprocal(rounded_divisor(wanted, self._layout.dtype)) if form.has("smoother") else wanted
+
+    def _fold(self, norm: Slot, wanted: NDArray[Any], reader: TensorReader) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the weight of a norm with a multiplier folded into it, and the multiplier it then stands for; see `fold_norm`."""
+        tensor = self._plan.source.tensors[norm.parts[0].source]
+        values = tensor.read_rows(reader, 0, tensor.shape[0])
+        return fold_norm(values, wanted, offset=norm.rule.offset, kept=0.0, dtype=self._layout.stored_dtype(norm))
+
+    def _folded(self, slot: Slot, reader: TensorReader) -> NDArray[Any] | None:
+        """Return weight or bias of a norm as it is stored, if a multiplier is folded into it; None for any other tensor."""
+        linear = self._layout.folded(slot)
+        wanted = self._knowledge.multiplier([linear.parts[0].module], reader) if linear else None
+        if linear is None or wanted is None:
+            return None
+        weight = self._layout.norm_of(linear)[0]
+        stored, multiplier = self._fold(weight, wanted, reader)
+        if slot == weight:
+            return stored
+        tensor = self._plan.source.tensors[slot.parts[0].source]
+        bias = tensor.read_rows(reader, 0, tensor.shape[0]).astype(np.float32)
+        return finite(bias * multiplier, self._layout.stored_dtype(slot))
+
+    def _write_constants(self, slot: Slot, codings: Mapping[Part, LinearCoding]) -> None:
         """Write the scale tensors that do not come row by row."""
         columns = slot.parts[0].shape[1]
+        by_expert = {part.expert: codings[part] for part in slot.parts}
         for rank in self._ranks(slot):
             experts: list[int | None] = [*self._layout.local_experts(slot, rank.tp_rank)] or [None]
             cut = self._layout.pieces(slot, rank.tp_rank)[0].cut
-            for scale in form.scales:
+            for scale, name in self._layout.scales(slot):
                 if scale.geometry not in ("tensor", "columns"):
                     continue
                 own = [
-                    codings[expert].constant(scale.role, columns, self._layout.dtype)
+                    by_expert[expert].constant(scale.role, columns, self._layout.dtype)
                     for expert in (experts if scale.is_per_expert else experts[:1])
                 ]
                 if scale.geometry == "columns" and cut.axis:
                     own = [values[cut.start : cut.stop] for values in own]
-                self._writers[rank.index].append(f"{slot.module}.{scale.suffix}", np.stack(own))
+                self._writers[rank.index].append(name, np.stack(own))
 
     def _write_part(
         self,
         slot: Slot,
         number: int,
         source: BlockSource,
-        codings: Mapping[int | None, LinearCoding],
+        codings: Mapping[Part, LinearCoding],
         check: Callable[[], None],
         advance: Callable[[int], None],
     ) -> None:
         part, cuts = slot.parts[number], list(self._cuts(slot, number))
         form = self._layout.form_of(slot) if codings else None
         if form is None:
-            convert = self._plain(slot, part, source.dtype(part))
+            convert = self._plain(slot, part, source)
         else:
-            encode = encoder(form, part, codings[part.expert], self._knowledge, source.reader, source.dtype(part))
+            by_row = [name for scale, name in self._layout.scales(slot) if scale.geometry in ("rows", "groups")]
+            encode = encoder(form, part, codings[part], self._knowledge, source.reader, source.dtype(part))
         for start, block in source.blocks(part):
             check()
             if form is None:
                 for writer, cut in cuts:
-                    _append(writer, slot.target, convert(block), cut, start, len(block), (1, 1))
+                    _append(writer, slot.target, convert(block, start), cut, start, len(block), (1, 1))
             else:
                 assert form.codec is not None
                 codes, scales = encode(block, start)
                 for writer, cut in cuts:
                     stored = codes.view(numpy_dtype(form.dtype))
                     _append(writer, slot.target, stored, cut, start, len(block), form.codec.packing)
-                    for scale in form.scales:
-                        if scale.geometry in ("rows", "groups"):
-                            assert scales.weight is not None
-                            name, group = f"{slot.module}.{scale.suffix}", form.codec.group_size or 1
-                            _append(writer, name, scales.weight, cut, start, len(block), (1, group))
+                    for name in by_row:
+                        assert scales.weight is not None
+                        group = form.codec.group_size or 1
+                        _append(writer, name, scales.weight, cut, start, len(block), (1, group))
             advance(block.nbytes)
         for writer, cut in cuts:
             writer.pad_rows(slot.target, cut.pad)
@@ -215,12 +218,15 @@ class RankSink:
                 if piece.number == number:
                     yield self._writers[rank.index], piece.cut
 
-    def _plain(self, slot: Slot, part: Part, source_dtype: str) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """Return what turns a block of a part into what is stored of it, unquantized."""
+    def _plain(self, slot: Slot, part: Part, source: BlockSource) -> Callable[[NDArray[Any], int], NDArray[Any]]:
+        """Return what turns a block of a part, and the number of its first row, into what is stored of it, unquantized."""
+        folded = self._folded(slot, source.reader)
+        if folded is not None:
+            return lambda block, start: folded[start : start + len(block)]
         dtype, offset = self._layout.stored_dtype(slot), slot.rule.offset
-        if source_dtype == dtype and not offset:
-            return lambda block: block
-        return lambda block: cast(block, part, dtype, offset)
+        if source.dtype(part) == dtype and not offset:
+            return lambda block, _: block
+        return lambda block, _: cast(block, part, dtype, offset)
 
     def _write_kv_scales(self) -> tuple[float, ...]:
         parallel, kv_format, stats = self._layout.parallel, self._layout.kv_format, self._stats
@@ -238,6 +244,10 @@ class RankSink:
                 if rank.tp_rank == 0:
                     written.append(values[0])
         return tuple(written)
+
+
+def _file(rank: int) -> str:
+    return f"rank{rank}.safetensors"
 
 
 def _append(

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
-from trtbuild.convert.opening import open_source
+from trtbuild.convert.opening import OpenedSource, open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
-from trtbuild.errors import TrtbuildError
-from trtbuild.hardware import check_hardware
+from trtbuild.errors import CheckFailed, TrtbuildError
 from trtbuild.names import LAYOUTS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.recipes import Recipes
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
+from trtbuild.trtllm.notices import transformers_notices
 from trtbuild.unified_layout import UnifiedLayout
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Sections of trtbuild.yaml that a checkpoint depends on; all else is for what is made of it.
+CONVERTED_BY = {"model", "target", "quantization", "parallel"}
 #: Ranges found before an interruption; in the folder under construction only.
 _CALIBRATION = "calibration.json"
 
@@ -49,10 +51,28 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
         UsageError: an option this version does not have.
         TrtbuildError: the model cannot be converted like this.
     """
+    hardware = check_formats(deployment)
+    plan = plan_opened(deployment, open_source(deployment), layers=layers, also=also)
+    return replace(plan, warnings=(*plan.warnings, *hardware))
+
+
+def plan_opened(
+    deployment: Deployment, opened: OpenedSource, *, layers: int | None = None, also: Sequence[str] = ()
+) -> ConversionPlan:
+    """Plan the conversion of a model that is open already; whether the GPU takes the format is not looked at.
+
+    Args:
+        deployment: what to convert.
+        opened: its model.
+        layers: convert only so many layers, for trials.
+        also: layouts that will be written from the same read.
+
+    Raises:
+        UsageError: an option this version does not have.
+        TrtbuildError: the model cannot be converted like this.
+    """
     quantization, parallel = deployment.quantization, deployment.parallel
     is_unified = LAYOUTS[deployment.target] == "unified"
-    hardware = _check_hardware(deployment)
-    opened = open_source(deployment)
     source = opened.source
     options = ConversionOptions(
         quantization=quantization.scheme,
@@ -69,6 +89,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
         ),
         group_size=quantization.group_size,
         smoothquant_alpha=quantization.smoothquant_alpha,
+        smoothquant_mode=quantization.smoothquant_mode,
         act_order=quantization.act_order,
         exclude=quantization.exclude,
         overrides=tuple(quantization.overrides.items()),
@@ -79,7 +100,7 @@ def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: 
     plan = plan_conversion(opened, options, layers=layers)
     if is_unified:
         plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
-    plan = replace(plan, warnings=(*plan.warnings, *hardware))
+    plan = replace(plan, warnings=(*plan.warnings, *transformers_notices(source.path)))
     if plan.needs_calibration:
         from trtbuild.quant.calibrate.samples import check_samples
 
@@ -107,7 +128,7 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
         TrtbuildError: the model cannot be converted like this for one of the targets.
     """
     first = next((each for each in deployments if LAYOUTS[each.target] == "ranks"), deployments[0])
-    extra = [warning for each in deployments for warning in _check_hardware(each)]
+    extra = [warning for each in deployments for warning in check_formats(each)]
     plan = plan_deployment(first, layers=layers, also=[LAYOUTS[each.target] for each in deployments])
     for deployment in deployments:
         if LAYOUTS[deployment.target] != LAYOUTS[first.target]:
@@ -115,7 +136,16 @@ def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = 
     return replace(plan, warnings=tuple(dict.fromkeys((*plan.warnings, *extra))))
 
 
-def _check_hardware(deployment: Deployment) -> list[str]:
+def check_formats(deployment: Deployment) -> list[str]:
+    """Return warnings about number formats that are not documented for the GPU of a deployment.
+
+    Raises:
+        UsageError: one does not run there; see `hardware.check_hardware`.
+    """
+    if deployment.hardware.gpu is None:
+        return []
+    from trtbuild.hardware import check_hardware
+
     quantization = deployment.quantization
     return check_hardware(
         deployment.hardware.gpu,
@@ -138,7 +168,7 @@ def inputs_key(plan: ConversionPlan, deployments: Sequence[Deployment], kind: st
     return manifest.digest(
         {
             **manifest.header(kind),
-            "deployments": [each.model_dump(mode="json") for each in deployments],
+            "deployments": [each.model_dump(mode="json", include=CONVERTED_BY) for each in deployments],
             "source": source_identity(plan, deployments[0]),
             "layers": plan.dims.num_layers,
             "calibration": [[stat.st_size, stat.st_mtime_ns] if stat else None for stat in calibration],
@@ -260,7 +290,7 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
         quiet: show no progress.
 
     Raises:
-        TrtbuildError: a tensor is another than then, though size and time of its file are the same.
+        CheckFailed: a tensor is another than then, though size and time of its file are the same.
     """
     from trtbuild.convert.execute import digest_source
 
@@ -270,7 +300,7 @@ def verify_source(plan: ConversionPlan, target: str, expected: Mapping[str, str]
         found = digest_source(plan, parts, advance=advance)
     changed = sorted(label for label, digest in found.items() if expected.get(label) != digest)
     if changed:
-        raise TrtbuildError(
+        raise CheckFailed(
             f"{plan.source.path}: {len(changed)} tensors are not those that were converted: {', '.join(changed[:5])}",
             hint="convert again with --force, or restore the model",
         )

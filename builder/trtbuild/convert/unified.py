@@ -6,11 +6,9 @@ Knows which parts it wants of a group and what becomes of them; reading, order a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,8 +16,7 @@ from numpy.typing import NDArray
 from trtbuild.convert.blocks import BlockSource
 from trtbuild.convert.cast import cast
 from trtbuild.convert.encoding import Knowledge, LinearCoding, encoder, fold_norm, group_codings
-from trtbuild.convert.journal import INPUTS, Journal
-from trtbuild.convert.rank_files import ConversionResult
+from trtbuild.convert.sink_files import ConversionResult, SinkFiles
 from trtbuild.convert.unified_config import write_beside
 from trtbuild.convert.writer import RankWriter
 from trtbuild.dtypes import numpy_dtype
@@ -29,7 +26,7 @@ from trtbuild.quant.scheme import Form
 from trtbuild.unified_layout import UnifiedLayout, UnifiedWeight
 
 
-class UnifiedSink:
+class UnifiedSink(SinkFiles):
     """The files of one folder under construction.
 
     Args:
@@ -41,23 +38,7 @@ class UnifiedSink:
     def __init__(self, knowledge: Knowledge, unified: UnifiedLayout, folder: Path) -> None:
         self._knowledge, self._plan, self._stats = knowledge, knowledge.plan, knowledge.stats
         self._unified = unified
-        self._folder = folder
-        self._writers: dict[str, RankWriter] = {}
-        with ExitStack() as stack:
-            self._journal = stack.enter_context(Journal(folder))
-            for name, tensors in unified.files.items():
-                self._writers[name] = RankWriter(folder / name, tensors, done=self._journal.done(name))
-                stack.callback(self._writers[name].close)
-            self._open = stack.pop_all()
-        self._inputs = self._journal.done(INPUTS)
-
-    def __enter__(self) -> UnifiedSink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+        super().__init__(folder, unified.files)
 
     @property
     def read_bytes(self) -> int:
@@ -107,7 +88,9 @@ class UnifiedSink:
                         assert scales.weight is not None
                         writer.append(f"{weight.part.module}.{scale.suffix}", scales.weight)
                 advance(block.nbytes)
-        self._note(weights, source)
+        names = [tensor.name for weight in weights for tensor in weight.tensors]
+        inputs = {weight.part.label: source.digests[weight.part] for weight in weights}
+        self._note(inputs, [(self._unified.file_of[name], name) for name in names])
 
     def finish(self) -> ConversionResult:
         """Write the KV scales and close the files; the result has the larger KV scale of each layer."""
@@ -118,9 +101,7 @@ class UnifiedSink:
             for tensor, scale in zip((k_tensor, v_tensor), pair, strict=True):
                 self._writer(tensor.name).append(tensor.name, scale)
             kv_scales.append(max(map(float, pair)))
-        digests = {name: writer.finish() for name, writer in self._writers.items()}
-        self._journal.remove()
-        return ConversionResult(dict(sorted(self._inputs.items())), digests, tuple(kv_scales))
+        return self._close(tuple(kv_scales))
 
     def write_beside(self) -> None:
         """Write the JSON files and the tokenizer."""
@@ -130,7 +111,7 @@ class UnifiedSink:
         return [weight for slot in group for weight in self._unified.by_slot[slot.layer, slot.target]]
 
     def _writer(self, tensor: str) -> RankWriter:
-        return self._writers[self._unified.file_of[tensor]]
+        return self._files[self._unified.file_of[tensor]]
 
     def _codings(
         self, group: Sequence[Slot], weights: Sequence[UnifiedWeight], source: BlockSource, check: Callable[[], None]
@@ -144,7 +125,8 @@ class UnifiedSink:
         multiplier = self._knowledge.multiplier([weights[0].part.module], source.reader)
         if multiplier is not None and weights[0].folded_into:
             multiplier = self._fold(weights[0].folded_into, multiplier, source)[1]
-        shared = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
+        codings = group_codings(form, limit, group, source, self._knowledge, multiplier, check)
+        shared = {part.expert: coding for part, coding in codings.items()}
         found = {weight.part.module: shared[weight.part.expert] for weight in weights}
         ranged = [weight for weight in weights if _has_scale_of_all(weight)]
         amax = {weight.part.module: self._knowledge.amax(weight.part, source, multiplier) for weight in ranged}
@@ -173,7 +155,8 @@ class UnifiedSink:
         """Return a norm with a multiplier folded into it, and the multiplier it then stands for; see `fold_norm`."""
         tensor = self._plan.source.tensors[norm]
         values = tensor.read_rows(source.reader, 0, tensor.shape[0])
-        return fold_norm(values, multiplier, offset=self._offsets[norm], dtype=self._unified.layout.dtype)
+        offset = self._offsets[norm]
+        return fold_norm(values, multiplier, offset=offset, kept=offset, dtype=self._unified.layout.dtype)
 
     @cached_property
     def _offsets(self) -> dict[str, float]:
@@ -186,15 +169,6 @@ class UnifiedSink:
         if multiplier is not None:
             return self._fold(weight.tensor.name, multiplier, source)[0]
         return block if source.dtype(weight.part) == dtype else cast(block, weight.part, dtype)
-
-    def _note(self, weights: Sequence[UnifiedWeight], source: BlockSource) -> None:
-        inputs = {weight.part.label: source.digests[weight.part] for weight in weights}
-        self._inputs.update(inputs)
-        names = [tensor.name for weight in weights for tensor in weight.tensors]
-        self._journal.add(
-            {(INPUTS, label): digest for label, digest in inputs.items()}
-            | {(self._unified.file_of[name], name): self._writer(name).digest(name) for name in names}
-        )
 
 
 def _has_scale_of_all(weight: UnifiedWeight) -> bool:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.building import CHECKPOINT
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
 from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
+from trtbuild.manifest import CHECKPOINT
 from trtbuild.names import TARGETS
 from trtbuild.safetensors_file import TensorInfo, read_header
 from trtbuild.spec import parse

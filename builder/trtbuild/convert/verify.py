@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
+from trtbuild.convert.budget import LARGEST_BLOCK_BYTES
+from trtbuild.convert.encoding import finite, folded_multiplier
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.dtypes import numpy_dtype
 from trtbuild.layout import Piece, Slot
@@ -125,7 +126,8 @@ class _Comparison:
     """One target tensor of all ranks against its source."""
 
     def __init__(self, checkpoint: Checkpoint, plan: ConversionPlan, slot: Slot, reader: TensorReader) -> None:
-        self._checkpoint, self._layout, self._slot, self._reader = checkpoint, plan.layout, slot, reader
+        self._checkpoint, self._plan, self._layout = checkpoint, plan, plan.layout
+        self._slot, self._reader = slot, reader
         self._constants = checkpoint.constants(slot, reader)
         self._form = plan.layout.form_of(slot) if plan.layout.is_quantized(slot) else None
         scheme = plan.layout.scheme_of(slot)
@@ -135,6 +137,11 @@ class _Comparison:
             for rank in plan.layout.parallel.ranks()
             if rank.pp_rank == slot.pp_rank
         ]
+        linear = slot if self._form and self._form.folds_norms else plan.layout.folded(slot)
+        norm = plan.layout.norm_of(linear)[0] if linear else None
+        self._folded = self._folded_multiplier(norm) if norm else None
+        #: What was folded into the weight of a norm is known to the file alone; bias and the weights behind it are compared through it.
+        self._is_known = slot != norm
         self._reported: set[int] = set()
         self._max_error = 0.0
         self._error_square = self._source_square = 0.0
@@ -143,7 +150,13 @@ class _Comparison:
         """Yield what is wrong with the ranks' copies of some rows of a part, once per rank."""
         part = self._slot.parts[number]
         exact = block.astype(np.float32)
-        expected = exact if self._form else _stored(exact, self._slot, self._layout.stored_dtype(self._slot))
+        if self._form:
+            expected = exact
+        elif self._folded is not None:
+            folded = exact * self._folded[start : start + len(exact)]
+            expected = finite(folded, self._layout.stored_dtype(self._slot)).astype(np.float32)
+        else:
+            expected = _stored(exact, self._slot, self._layout.stored_dtype(self._slot))
         for rank, pieces in self._held:
             if number not in pieces:
                 continue
@@ -155,8 +168,10 @@ class _Comparison:
             found, scales = self._checkpoint.rows(self._slot, rank.index, first, count, constants, self._reader)
             wanted = expected[rows, columns] if block.ndim > 1 else expected[rows]
             allowed: Any = 0.0
+            if not self._is_known:
+                wanted = np.where(np.isfinite(found.astype(np.float32)), found.astype(np.float32), np.float32(np.nan))
             if self._form and scales:
-                multiplier = constants["pre_quant"][columns] if "pre_quant" in constants else None
+                multiplier = constants["pre_quant"][columns] if "pre_quant" in constants else self._folded
                 allowed = self._allowed(wanted, scales, multiplier)
                 found = found if multiplier is None else found * multiplier
             error = np.abs(found.astype(np.float32) - wanted)
@@ -171,6 +186,13 @@ class _Comparison:
                     f"{self._layout.scheme.name} allows (largest difference {float(np.nanmax(error)):.4g})",
                 )
             self._note(error, exact[rows])
+
+    def _folded_multiplier(self, norm: Slot) -> NDArray[Any]:
+        """Return what a norm multiplies inputs by beyond the source's norm, [in] float32."""
+        tensor = self._plan.source.tensors[norm.parts[0].source]
+        exact = tensor.read_rows(self._reader, 0, tensor.shape[0]).astype(np.float32) + np.float32(norm.rule.offset)
+        stored = self._reader.read(self._checkpoint.tensors[self._held[0][0].index][norm.target]).astype(np.float32)
+        return folded_multiplier(stored, exact)
 
     def _allowed(self, wanted: NDArray[Any], scales: Scales, multiplier: NDArray[Any] | None) -> NDArray[Any]:
         """Return how far the weights of a rank may be from the source, [rows, in]."""

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtbuild.convert.blocks import BlockSource
-from trtbuild.convert.execute import LARGEST_BLOCK_BYTES
+from trtbuild.convert.budget import LARGEST_BLOCK_BYTES
+from trtbuild.convert.encoding import folded_multiplier
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.verify import Finding, TensorError
 from trtbuild.dtypes import numpy_dtype
@@ -101,10 +102,9 @@ def _compare(
 def _folded(
     checkpoint: UnifiedCheckpoint, plan: ConversionPlan, weight: UnifiedWeight, reader: TensorReader
 ) -> NDArray[Any]:
-    """Return what the norm in front of a linear multiplies its input by beyond the source's norm, [in] float32; 1 where that is 0."""
+    """Return what the norm in front of a linear multiplies its input by beyond the source's norm, [in] float32."""
     norm = next(each for each in checkpoint.unified.weights if each.tensor.name == weight.folded_into)
     tensor = plan.source.tensors[norm.tensor.name]
     exact = tensor.read_rows(reader, 0, tensor.shape[0]).astype(np.float32) + np.float32(norm.offset)
     stored = reader.read(checkpoint.tensors[norm.tensor.name]).astype(np.float32) + np.float32(norm.offset)
-    ratio: NDArray[Any] = np.divide(stored, exact, out=np.ones_like(exact), where=exact != 0)
-    return ratio
+    return folded_multiplier(stored, exact)

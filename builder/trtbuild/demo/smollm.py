@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trtbuild.demo.fetch import model_file
 from trtbuild.demo.gguf_model import config, read_gguf, write_weights
 from trtbuild.demo.gguf_tokenizer import tokenizer_files
 from trtbuild.errors import TrtbuildError
 from trtbuild.output import check_space, staged_folder
+from trtbuild.serve.locate import share_folder
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,13 @@ def import_model(gguf: Path, folder: Path) -> bool:
         )
     logger.info("imported %d tensors in %.1f s", len(reader.tensors), time.perf_counter() - started)
     return True
+
+
+def shared_model() -> Path:
+    """Return the demo's model as a folder that programs share; fetched and imported once."""
+    folder = share_folder() / "SmolLM2-135M-Instruct"
+    import_model(model_file(), folder)
+    return folder
 
 
 def is_complete(folder: Path, digest: str) -> bool:

@@ -78,6 +78,7 @@ def render(evaluation: Evaluation, checks: Sequence[Check]) -> str:
             accumulated_plot(evaluation.layers),
         ),
         _section("Layers with the largest error of their own", "", _layers(evaluation)),
+        *([_section("Tasks of lm-eval", "", _tasks(evaluation))] if evaluation.tasks else []),
         _section("How this was measured", "", _provenance(evaluation)),
     )
     return (
@@ -139,6 +140,20 @@ def _layers(evaluation: Evaluation) -> str:
         for layer in evaluation.worst[:_LISTED]
     )
     return _table(("layer", "own error", "accumulated", "first linear to look at"), rows, frozenset({1, 2}))
+
+
+def _tasks(evaluation: Evaluation) -> str:
+    rows = (
+        (
+            escape(score.task),
+            escape(score.metric),
+            number(score.source),
+            number(score.quantized),
+            "" if score.stderr is None else number(score.stderr),
+        )
+        for score in evaluation.tasks
+    )
+    return _table(("task", "metric", "source", "quantized", "standard error"), rows, frozenset({2, 3, 4}))
 
 
 def _provenance(evaluation: Evaluation) -> str:

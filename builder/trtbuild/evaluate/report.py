@@ -40,6 +40,25 @@ class LayerError:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskScore:
+    """A score of lm-eval.
+
+    Attributes:
+        task: name of the task or group.
+        metric: its metric, with the filter if there is one.
+        source: score of the source.
+        quantized: score of the checkpoint.
+        stderr: standard error of the latter, None where lm-eval gives none.
+    """
+
+    task: str
+    metric: str
+    source: float
+    quantized: float
+    stderr: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """A quantized checkpoint against its source.
 
@@ -54,6 +73,7 @@ class Evaluation:
         layers: one entry per decoder layer.
         seconds: time it took.
         peak_rss_bytes: of the process.
+        tasks: scores of lm-eval, empty unless they were asked for.
     """
 
     folder: str
@@ -66,6 +86,7 @@ class Evaluation:
     layers: tuple[LayerError, ...]
     seconds: float
     peak_rss_bytes: int
+    tasks: tuple[TaskScore, ...] = ()
 
     @property
     def culprit(self) -> LayerError:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
-from trtbuild.building import CHECKPOINT
 from trtbuild.checkpoint import Checkpoint
 from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
@@ -18,7 +17,9 @@ from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
 from trtbuild.evaluate.agreement import require_agreement
 from trtbuild.evaluate.report import Evaluation
+from trtbuild.evaluate.tasks import TaskOptions, require_tasks, score_tasks
 from trtbuild.evaluate.texts import TEXTS
+from trtbuild.manifest import CHECKPOINT
 from trtbuild.names import TARGETS
 from trtbuild.quant.calibrate.samples import Samples, load_samples
 from trtbuild.quant.sources import declared_method
@@ -30,7 +31,13 @@ logger = logging.getLogger(__name__)
 
 
 def evaluate_folder(
-    folder: Path, *, source: Path | None, accuracy: Accuracy, dtype: str = "float32", quiet: bool
+    folder: Path,
+    *,
+    source: Path | None,
+    accuracy: Accuracy,
+    dtype: str = "float32",
+    tasks: TaskOptions | None = None,
+    quiet: bool,
 ) -> Evaluation:
     """Compare a checkpoint folder, or the checkpoint of a build folder, with its source.
 
@@ -39,6 +46,7 @@ def evaluate_folder(
         source: the model it was made from; None takes it from the manifest.
         accuracy: which samples are used; its limits are not looked at here.
         dtype: "float32", "bfloat16" or "float16", of the computation.
+        tasks: what lm-eval is to score besides; holds each model in memory as a whole.
         quiet: show no progress.
 
     Raises:
@@ -64,6 +72,9 @@ def evaluate_folder(
         dtype,
     )
     require_environment()
+    manager = require_tasks(tasks) if tasks else None
+    # First, since a dataset that cannot be had is found out here; and while nothing else is in memory.
+    scores = score_tasks(checkpoint, plan, tasks, manager, dtype=dtype) if tasks else ()
     from trtbuild.evaluate.compare import compare, steps
     from trtbuild.evaluate.models import QuantizedModel
     from trtbuild.streaming.model import compute_device
@@ -91,6 +102,7 @@ def evaluate_folder(
         layers=layers,
         seconds=round(time.perf_counter() - start, 3),
         peak_rss_bytes=manifest.peak_rss_bytes(),
+        tasks=scores,
     )
     logger.info(
         "evaluated %d tokens and %d layers in %.1f s, peak memory %d MiB",

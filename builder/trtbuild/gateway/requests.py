@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from trtbuild.gateway import messages
 from trtbuild.gateway.errors import refused, unsupported
 from trtbuild.gateway.fields import settle
+from trtbuild.gateway.messages import Strict
 
 #: Most stop texts of one request; OpenAI allows 4.
 _MAX_STOPS = 16
@@ -29,43 +31,25 @@ _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-class _Strict(BaseModel):
-    """Types as JSON has them: no "1" for 1, no 1 for true."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class _StreamOptions(_Strict):
+class _StreamOptions(Strict):
     include_usage: bool | None = None
     #: Padding against guessing lengths from encrypted traffic; there is none here, which is what false asks for.
     include_obfuscation: Literal[False] | None = None
 
 
-class _Schema(_Strict):
+class _Schema(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
     strict: bool | None = None
 
 
-class _Format(_Strict):
+class _Format(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _Schema | None = None
 
 
-class _Part(_Strict):
-    type: Literal["text"]
-    text: str
-
-
-class _Message(_Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Part]
-    name: str | None = None
-    refusal: None = None
-
-
-class _Common(_Strict):
+class _Common(Strict):
     model: _Text
     stream: bool = False
     stream_options: _StreamOptions | None = None
@@ -83,7 +67,7 @@ class _Common(_Strict):
 
 
 class _Chat(_Common):
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[messages.Message], Field(min_length=1)]
     max_completion_tokens: _Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -147,15 +131,17 @@ def chat(body: Mapping[str, Any]) -> Ask:
     Raises:
         ApiError: 400, with the field at fault.
     """
-    parsed = _parse(_Chat, {**body, "messages": _without_nulls(body.get("messages"))})
+    parsed = _parse(_Chat, {**body, "messages": messages.without_nulls(body.get("messages"))})
     if parsed.max_tokens is not None and parsed.max_completion_tokens not in (None, parsed.max_tokens):
         raise refused("max_tokens and max_completion_tokens differ; give one", param="max_completion_tokens")
     if parsed.top_logprobs is not None and not parsed.logprobs:
         raise refused("top_logprobs needs logprobs: true", param="top_logprobs")
     _no_alternatives(parsed.top_logprobs, "top_logprobs")
-    messages = tuple(_message(each) for each in parsed.messages)
+    conversation = tuple(messages.plain(each) for each in parsed.messages)
     length = parsed.max_completion_tokens or parsed.max_tokens
-    return _ask(parsed, length, messages=messages, wants_logprobs=parsed.logprobs, guide=_guide(parsed.response_format))
+    return _ask(
+        parsed, length, messages=conversation, wants_logprobs=parsed.logprobs, guide=_guide(parsed.response_format)
+    )
 
 
 def completion(body: Mapping[str, Any]) -> Ask:
@@ -203,42 +189,6 @@ def _parse(kind: type[Model], body: Mapping[str, Any]) -> Model:
         path = [str(part) for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()]
         where = ".".join(path)[:128]
         raise refused(f"'{where}': {first['msg']}", param=where or None) from None
-
-
-def _without_nulls(messages: Any) -> Any:
-    """Drop fields of messages that are null; tools of earlier turns are refused by name."""
-    if not isinstance(messages, list):
-        return messages
-    cleaned = [
-        {name: value for name, value in each.items() if value is not None} if isinstance(each, dict) else each
-        for each in messages
-    ]
-    for index, each in enumerate(cleaned):
-        if isinstance(each, dict):
-            _no_tools(each, index)
-    return cleaned
-
-
-def _no_tools(message: Mapping[str, Any], index: int) -> None:
-    for name in ("tool_calls", "tool_call_id", "function_call"):
-        if message.get(name):
-            raise unsupported("tools are not available: the server gives text only", param=f"messages.{index}.{name}")
-    if message.get("role") in ("tool", "function"):
-        raise unsupported("tools are not available: the server gives text only", param=f"messages.{index}.role")
-    parts = message.get("content")
-    for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] != "text":
-            raise unsupported(
-                f"content of type '{part['type'][:32]}': only text is read", param=f"messages.{index}.content"
-            )
-
-
-def _message(message: _Message) -> dict[str, str]:
-    content = message.content
-    text = content if isinstance(content, str) else "".join(part.text for part in content)
-    # "developer" is what newer models of OpenAI call the system; templates know the old name.
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": text, **({"name": message.name} if message.name else {})}
 
 
 def _no_alternatives(number: int | None, name: str) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtbuild import manifest
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.lora.adapter import Adapter, AdapterModule, listed
 from trtbuild.lora.fit import fit
 from trtbuild.lora.names import IDS, MAX_TASK_ID, locate, target_modules
@@ -158,7 +158,7 @@ def write_serving(
             small; nothing is left then.
     """
     if task_id is not None and not 0 <= task_id <= MAX_TASK_ID:
-        raise TrtbuildError(f"task id {task_id} is not possible", hint=f"choose one of 0 to {MAX_TASK_ID}")
+        raise UsageError(f"task id {task_id} is not possible", hint=f"choose one of 0 to {MAX_TASK_ID}")
     found = rows(adapter, base=base)
     folder = output if task_id is None else output / str(task_id)
     check_output(folder, force=force, keep=(adapter.path, *([base.path] if base is not None else [])))

@@ -28,12 +28,16 @@ class SearchSettings:
         group_size: inputs that share a weight scale; 0 for one scale per output channel.
         alpha: exponent of SmoothQuant; not used by the others.
         act_order: GPTQ rounds the columns of large inputs first.
+        is_divisor: SmoothQuant's kernel divides inputs: the reciprocal of the multiplier is a value of the model's dtype, not the multiplier.
+        is_per_tensor: weights of 8 bits have one scale instead of one per output channel; read where a search feeds on quantized layers.
     """
 
     kind: str
     group_size: int = 0
     alpha: float = 0.5
     act_order: bool = False
+    is_divisor: bool = False
+    is_per_tensor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class Recipe:
     """How one linear is to be quantized; rows are those of the Hugging Face weight seen as [out, in].
 
     Attributes:
-        pre_quant_scale: [in] float32, a value of the model's dtype: the kernel multiplies inputs by it, and the weight is divided by it
-            before it is rounded. Equal for all linears of a scale group (for experts: of all experts of the layer).
+        pre_quant_scale: [in] float32, a value of the model's dtype or the reciprocal of one: the kernel multiplies inputs by it, and the
+            weight is divided by it before it is rounded. Equal for all linears of a scale group (for experts: of all experts of the layer).
         weight_scale: [out, in / group_size] or [out] float32, real = code * scale; None: amax / largest code of the divided weight.
         codes: [out, in] int8, already rounded; None: the nearest code.
     """

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from trtbuild.names import QUANTIZATIONS
+from trtbuild.names import QUANTIZATIONS, SMOOTHQUANT_MODES, SmoothQuantMode
 from trtbuild.quant.codecs.base import Codec, Geometry
 from trtbuild.quant.recipes import SearchSettings
 
@@ -28,8 +29,11 @@ EXCLUDE_MODULES = (
 )
 #: Stands for the dtype of the unquantized tensors.
 MODEL_DTYPE = "model"
-#: What a scale tensor holds: the scales of the weight, its second scale, that of the input, or the multiplier of the input.
-Role = Literal["weight", "second", "input", "pre_quant"]
+#: What a scale tensor holds: the scales of the weight, its second scale, that of the input, the reciprocal of that, the multiplier of the
+#: input, or its reciprocal.
+Role = Literal["weight", "second", "input", "to_int", "pre_quant", "smoother"]
+#: Whose module a scale tensor is in: the linear's, the one around it (its attention or MLP), or that of the norm in front.
+Owner = Literal["linear", "block", "norm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class ScaleTensor:
         geometry: what each of its numbers belongs to.
         scalar: shape of a scale of geometry "tensor".
         is_per_expert: whether a weight of stacked experts has one for each, along a leading axis.
+        is_row: the numbers of geometry "rows" and "columns" lie in a matrix of one row.
+        owner: whose module it is in; one of a norm is stored once, whatever the number of linears behind the norm.
     """
 
     role: Role
@@ -51,13 +57,16 @@ class ScaleTensor:
     geometry: Geometry
     scalar: tuple[int, ...] = (1,)
     is_per_expert: bool = True
+    is_row: bool = False
+    owner: Owner = "linear"
 
     def shape(self, rows: int, columns: int, group: int) -> tuple[int, ...]:
         """Return its shape beside a weight [rows, columns] whose scales belong to `group` inputs."""
+        axes = (1,) if self.is_row else ()
         return {
             "tensor": self.scalar,
-            "rows": (rows,),
-            "columns": (columns,),
+            "rows": (*axes, rows),
+            "columns": (*axes, columns),
             "groups": (rows, columns // group if group else 0),
             "blocks": (-(-rows // group) if group else 0, 1, -(-columns // group) if group else 0, 1),
         }[self.geometry]
@@ -81,6 +90,8 @@ class Form:
         vocab_multiple: the exporter pads embedding, head and vocabulary to a multiple of it.
         shares_range: linears that are read as one have the scale of the largest of them; else each has its own.
         single: for a weight that is a single block; None when it lies like any other.
+        linears: of linears that lie otherwise, by the last part of their name in rank files ("qkv").
+        replaces_layers: the loader replaces every attention, MLP and norm of the decoder layers, whatever is excluded.
     """
 
     quant_algo: str | None = None
@@ -96,11 +107,17 @@ class Form:
     vocab_multiple: int = 1
     shares_range: bool = True
     single: Form | None = None
+    linears: Mapping[str, Form] = field(default_factory=dict, hash=False)
+    replaces_layers: bool = False
 
     def of_shape(self, rows: int, columns: int) -> Form:
         """Return the form of a weight [rows, columns]."""
         side = self.codec.group_size if self.codec else 0
         return self.single if self.single and max(rows, columns) <= side else self
+
+    def of_linear(self, module: str) -> Form:
+        """Return the form of a linear by its name in rank files ("transformer.layers.0.attention.qkv")."""
+        return self.linears.get(module.rpartition(".")[2], self)
 
     def has(self, role: Role) -> bool:
         """Say whether a scale of this role is stored."""
@@ -112,12 +129,12 @@ class InputFormat:
     """How the inputs of a quantized linear are rounded when the model runs.
 
     Attributes:
-        kind: "fp8" or "int8" (one static scale), "fp8_token" (a scale per token, made at run time) or "nvfp4" (blocks of 16 under a
-            static scale).
+        kind: "fp8" or "int8" (one static scale), "fp8_token" or "int8_token" (a scale per token, made at run time), "fp8_group" (per 128
+            inputs of a token) or "nvfp4" (blocks of 16 under a static scale).
         limit: range of the input that its static scale stands for: scale = amax / limit; 0 without one.
     """
 
-    kind: Literal["fp8", "int8", "fp8_token", "fp8_group", "nvfp4"]
+    kind: Literal["fp8", "int8", "fp8_token", "int8_token", "fp8_group", "nvfp4"]
     limit: float = 0.0
 
 
@@ -136,6 +153,7 @@ class QuantScheme:
             wants other shapes than any tool writes.
         has_experts: whether linears of experts can have it in (rank files, unified folder).
         unverified: a doubt about what was asked for; such a choice needs `--allow-unverified`.
+        caution: what whoever uses it should be told; empty for most.
     """
 
     name: str
@@ -147,6 +165,7 @@ class QuantScheme:
     needs_multiple: int = 1
     has_experts: tuple[bool, bool] = (True, True)
     unverified: str = ""
+    caution: str = ""
 
     @property
     def quant_algo(self) -> str | None:
@@ -182,11 +201,13 @@ class SchemeOptions:
     Attributes:
         group_size: inputs that share an INT4 scale, 64 or 128.
         smoothquant_alpha: share of the difficulty that moves from inputs to weights.
+        smoothquant_mode: a name of `names.SMOOTHQUANT_MODES`.
         act_order: GPTQ rounds the columns of large inputs first.
     """
 
     group_size: int = 128
     smoothquant_alpha: float = 0.5
+    smoothquant_mode: SmoothQuantMode = "per_channel"
     act_order: bool = False
 
 
@@ -214,9 +235,8 @@ def scheme_of_algo(
 
     Several may (GPTQ and AWQ lie alike): the first is as good as any for reading.
     """
-    options = SchemeOptions(group_size=group_size)
-    for name in QUANTIZATIONS:
-        scheme = load_scheme(name, options)
+    for name, mode in product(QUANTIZATIONS, SMOOTHQUANT_MODES):
+        scheme = load_scheme(name, SchemeOptions(group_size=group_size, smoothquant_mode=mode))
         form = getattr(scheme, layout)
         if form is not None and form.quant_algo == quant_algo:
             return scheme

@@ -10,7 +10,6 @@ from typing import Any
 from trtbuild.quant.codecs.base import Geometry
 from trtbuild.quant.codecs.fp8 import E4M3_MAX, Fp8Codec
 from trtbuild.quant.codecs.int4 import Int4Codec
-from trtbuild.quant.codecs.int8 import LARGEST, Int8Codec
 from trtbuild.quant.codecs.nvfp4 import GROUP, LIMIT, Nvfp4Codec
 from trtbuild.quant.recipes import SearchSettings
 from trtbuild.quant.scheme import MODEL_DTYPE, Form, InputFormat, QuantScheme, ScaleTensor, SchemeOptions
@@ -174,32 +173,6 @@ def w4a8_awq(options: SchemeOptions) -> QuantScheme:
         needs_multiple=max(2 * _MIXED_ALIGNMENT, options.group_size),
         has_experts=(True, False),
         unverified="" if options.group_size == 128 else "W4A8 kernels are documented for groups of 128 only",
-    )
-
-
-def int8_smoothquant(options: SchemeOptions) -> QuantScheme:
-    """INT8 weights per channel, INT8 inputs with a static scale after smoothing (checkpoint specification 2.12, ModelOpt's form)."""
-    codec = Int8Codec()
-    return QuantScheme(
-        "int8_smoothquant",
-        Form(
-            "W8A8_SQ_PER_CHANNEL",
-            codec,
-            "I8",
-            (_ranks_scale("rows"), _RANKS_INPUT, _RANKS_PRE_QUANT),
-            writes_exclusions=True,
-        ),
-        Form(
-            "W8A8_SQ_PER_CHANNEL",
-            codec,
-            "I8",
-            (_unified_scale("rows"), _UNIFIED_INPUT, _UNIFIED_PRE_QUANT),
-            unverified="TensorRT-LLM's PyTorch backend has no INT8 SmoothQuant (unified specification 2.3)",
-        ),
-        InputFormat("int8", float(LARGEST)),
-        SearchSettings("smooth", alpha=options.smoothquant_alpha),
-        alignment=_FP8_ALIGNMENT,
-        has_experts=(False, False),
     )
 
 

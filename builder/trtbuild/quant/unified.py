@@ -5,7 +5,7 @@ Source: unified checkpoint specification 2.1 to 2.8 (modelopt/torch/export/{unif
 
 from __future__ import annotations
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import UsageError
 from trtbuild.names import QUANTIZATIONS
 from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.scheme import Form, QuantScheme, load_scheme
@@ -30,11 +30,11 @@ def unified_form(scheme: QuantScheme) -> Form:
     """Return the form of a scheme in the unified folder.
 
     Raises:
-        TrtbuildError: it has none; the nearest scheme that has one is named.
+        UsageError: it has none; the nearest scheme that has one is named.
     """
     if scheme.unified is None:
         near = next(iter(_NEAREST.get(scheme.name, ("fp8",))))
-        raise TrtbuildError(
+        raise UsageError(
             f"quantization '{scheme.name}' has no form that TensorRT-LLM's PyTorch backend loads; "
             f"target 'pytorch' takes {', '.join(unified_schemes())}",
             hint=f"the nearest is --quantization {near}; '{scheme.name}' itself works with --target tensorrt",
@@ -43,9 +43,9 @@ def unified_form(scheme: QuantScheme) -> Form:
 
 
 def check_kv_cache(quant_algo: str | None) -> None:
-    """Raise TrtbuildError unless the folder can name this KV cache format."""
+    """Raise UsageError unless the folder can name this KV cache format."""
     if quant_algo is not None and quant_algo not in KV_CACHE_ALGOS:
-        raise TrtbuildError(
+        raise UsageError(
             f"KV cache {quant_algo} cannot be written for target 'pytorch', which takes {', '.join(KV_CACHE_ALGOS)}",
             hint="use --kv-cache fp8, or --target tensorrt",
         )

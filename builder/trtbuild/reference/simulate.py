@@ -41,8 +41,14 @@ def round_e4m3(values: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def round_int8(values: torch.Tensor, scale: float) -> torch.Tensor:
-    """Round to INT8 (half to even) after clamping the code to +-127; same shape and dtype as `values`."""
-    return (values.float() / scale).round_().clamp_(-INT8_MAX, INT8_MAX).mul_(scale).to(values.dtype)
+    """Round to INT8 (half to even), codes beyond -128 and 127 clamped as by cvt.sat.s8; same shape and dtype as `values`."""
+    return (values.float() / scale).round_().clamp_(-INT8_MAX - 1, INT8_MAX).mul_(scale).to(values.dtype)
+
+
+def round_int8_token(values: torch.Tensor, _scale: float = 0.0) -> torch.Tensor:
+    """Round to INT8 with a scale of its own for each token: amax over the last axis / 127 (tensorrt_llm quantize_per_token)."""
+    scale = values.float().abs().amax(dim=-1, keepdim=True).clamp_(min=TINY) / INT8_MAX
+    return (values.float() / scale).round_().mul_(scale).to(values.dtype)
 
 
 def round_e4m3_token(values: torch.Tensor, _scale: float = 0.0) -> torch.Tensor:
@@ -83,6 +89,7 @@ INPUT_ROUNDING: dict[str, Rounding] = {
     "fp8": round_e4m3,
     "int8": round_int8,
     "fp8_token": round_e4m3_token,
+    "int8_token": round_int8_token,
     "fp8_group": round_e4m3_group,
     "nvfp4": round_nvfp4,
 }

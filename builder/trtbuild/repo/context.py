@@ -15,13 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
+from trtbuild.repo.engine_settings import Value, engine_parameters
 from trtbuild.spec import Deployment
 from trtbuild.trtllm.engine import Engine
+from trtbuild.trtllm.llm_serve import dump
+from trtbuild.trtllm.llm_settings import Facts, arguments
+from trtbuild.trtllm.versions import DEFAULT, Feature, find_release
 
 logger = logging.getLogger(__name__)
 
+Variant = Literal["reference", "engine", "llmapi"]
 #: Target -> folder of the templates that differ between targets.
-VARIANTS: dict[str, Literal["reference", "engine"]] = {"reference": "reference", "tensorrt": "engine"}
+VARIANTS: dict[str, Variant] = {"reference": "reference", "tensorrt": "engine", "pytorch": "llmapi"}
+#: Variants whose one model takes and gives text, so that they have none of the common models.
+STANDALONE: frozenset[str] = frozenset({"llmapi"})
 
 #: dtype of logits -> Triton's name; the C++ backend knows no other.
 LOGITS_DATATYPES: dict[str, Literal["TYPE_FP32", "TYPE_FP16"]] = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
@@ -35,7 +42,7 @@ class RepoContext(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    variant: Literal["reference", "engine"]
+    variant: Variant
     max_batch_size: Positive
     max_seq_len: Positive
     max_num_tokens: Positive
@@ -59,9 +66,13 @@ class RepoContext(BaseModel):
     tokens_per_block: Positive
     num_blocks: Positive
     kv_cache_max_tokens: Positive | None
-    kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    engine_parameters: dict[str, Value] = {}
     cancellation_check_period_ms: Positive = 100
     stats_check_period_ms: Positive = 100
+    tensorrt_llm: str = ""
+    llm_args: dict[str, Any] = {}
+    llmapi_max_batch_size: Literal[0] = 0
+    llmapi_lora_inputs: bool = False
 
     @field_validator("tokenizer_dir", "checkpoint_dir", "engine_dir")
     @classmethod
@@ -80,9 +91,14 @@ class RepoContext(BaseModel):
         """The stop words as a JSON list, none when there are none."""
         return json.dumps(self.stop_words, ensure_ascii=False) if self.stop_words else None
 
+    @property
+    def llm_args_yaml(self) -> str:
+        """The arguments of the LLM API as YAML; empty for other variants."""
+        return dump(self.llm_args) if self.llm_args else ""
+
     def values(self) -> dict[str, Any]:
         """Return every name a template may use with its value."""
-        return {**self.model_dump(), "stop_words_json": self.stop_words_json}
+        return {**self.model_dump(), "stop_words_json": self.stop_words_json, "llm_args_yaml": self.llm_args_yaml}
 
 
 def build_context(
@@ -105,7 +121,8 @@ def build_context(
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
-        TrtbuildError: a value does not fit, or the engine and the deployment disagree.
+        UsageError: a value does not fit, or the engine and the deployment disagree.
+        TrtbuildError: a file is missing or damaged.
     """
     try:
         return _build(
@@ -127,7 +144,7 @@ def build_context(
         ) from error
     except ValidationError as error:
         details = "; ".join(f"{item['loc'][0]} = {item['input']!r}: {item['msg']}" for item in error.errors())
-        raise TrtbuildError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
+        raise UsageError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
 
 
 def _build(
@@ -142,14 +159,17 @@ def _build(
     # The reference target computes logits in float32 whatever the checkpoint's dtype, an engine as it was built.
     logits_dtype, max_batch_size = "float32", limits.max_batch_size
     kv_cache_max_tokens: int | None = limits.kv_tokens
+    parameters: dict[str, Value] = {}
     if variant == "engine":
         if "engine_dir" not in paths:
-            raise TrtbuildError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
-        logits_dtype, max_batch_size = _of_engine(
-            paths["engine_dir"], checkpoint_config, deployment.limits.max_batch_size, limits.max_batch_size
+            raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
+        logits_dtype, max_batch_size, parameters = _of_engine(
+            paths["engine_dir"], checkpoint_config, deployment, limits.max_batch_size
         )
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
+    more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map) if variant == "llmapi" else {}
     return RepoContext(
+        **more,
         variant=variant,
         max_batch_size=max_batch_size,
         max_seq_len=limits.max_seq_len,
@@ -169,33 +189,74 @@ def _build(
         tokens_per_block=limits.tokens_per_block,
         num_blocks=limits.num_blocks,
         kv_cache_max_tokens=kv_cache_max_tokens,
+        engine_parameters=parameters,
         **{name: _seen_by_server(path, path_map) for name, path in paths.items()},
     )
 
 
+def _of_llm_api(
+    deployment: Deployment,
+    checkpoint_config: Mapping[str, Any],
+    limits: ResolvedLimits,
+    paths: Mapping[str, Path],
+    path_map: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Return what the model of the LLM API needs besides: its arguments, and which tensors its release has.
+
+    Raises:
+        UsageError: the release has no LLM API, or the deployment asks for what the one model does not do.
+    """
+    release, serving = find_release(deployment.tensorrt_llm or DEFAULT), deployment.serving
+    if not release.has(Feature.LLM_API):
+        raise UsageError(
+            f"TensorRT-LLM {release} has no PyTorch backend that serves Hugging Face folders (target pytorch)",
+            hint="set tensorrt_llm to 1.0.0 or later, or use --target tensorrt",
+        )
+    if serving.chat_template:
+        raise UsageError(
+            "serving.chat_template is on, and the model of target pytorch takes prompts as they are",
+            hint="set it to false and send prompts with the template applied, or serve chats with trtllm-serve (serve.sh of the build)",
+        )
+    facts = Facts(
+        deployment,
+        release,
+        limits,
+        checkpoint_config.get("kv_cache_quant_algo"),
+        lambda folder: _seen_by_server(Path(folder), path_map),
+    )
+    folders = {"model": _seen_by_server(paths["checkpoint_dir"], path_map)}
+    if paths["tokenizer_dir"] != paths["checkpoint_dir"]:
+        folders["tokenizer"] = _seen_by_server(paths["tokenizer_dir"], path_map)
+    return {
+        "tensorrt_llm": release.name,
+        "llm_args": {**folders, **arguments(facts)},
+        "llmapi_lora_inputs": release.has(Feature.LLMAPI_LORA_INPUTS),
+    }
+
+
 def _of_engine(
-    engine_dir: Path, checkpoint_config: Mapping[str, Any], asked: int | None, default: int
-) -> tuple[str, int]:
-    """Return the dtype of the engine's logits, and how large a batch may be: what was asked for, or what it was built for.
+    engine_dir: Path, checkpoint_config: Mapping[str, Any], deployment: Deployment, default: int
+) -> tuple[str, int, dict[str, Value]]:
+    """Return the dtype of the engine's logits, how large a batch may be (what was asked for, or what it was built for), and its parameters.
 
     An engine that is not there yet, since it is built elsewhere, is taken to be built from the checkpoint with the same limits.
 
     Raises:
-        TrtbuildError: the repository would promise a larger batch than the engine takes, or the folder holds no engine.
+        TrtbuildError: the repository would promise what the engine does not have, or the folder holds no engine.
     """
     if not engine_dir.is_dir():
         logger.warning(
             "note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", engine_dir
         )
-        return str(checkpoint_config["logits_dtype"]), default
-    engine = Engine.open(engine_dir)
+        return str(checkpoint_config["logits_dtype"]), default, engine_parameters(deployment, None)
+    engine, asked = Engine.open(engine_dir), deployment.limits.max_batch_size
     if asked is not None and asked > engine.max_batch_size:
-        raise TrtbuildError(
+        raise UsageError(
             f"limits.max_batch_size={asked} in trtbuild.yaml exceeds max_batch_size={engine.max_batch_size} in "
             f"{engine_dir / 'config.json'}",
             hint=f"use at most {engine.max_batch_size}, or build the engine for {asked}",
         )
-    return engine.logits_dtype, asked or engine.max_batch_size
+    return engine.logits_dtype, asked or engine.max_batch_size, engine_parameters(deployment, engine)
 
 
 def _logits_datatype(dtype: str) -> Literal["TYPE_FP32", "TYPE_FP16"]:

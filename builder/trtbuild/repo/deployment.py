@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from trtbuild.checkpoint import TOKENIZER_FOLDER
 from trtbuild.checkpoint_kinds import is_rank_folder
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.repo.context import VARIANTS, RepoContext, build_context
+from trtbuild.gpus import find_gpu
+from trtbuild.names import LAYOUTS
+from trtbuild.repo.context import RepoContext, build_context
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment
+from trtbuild.trtllm.artifact import read_artifact
+from trtbuild.trtllm.compatibility import Installed, containers_with, require_compatible
+from trtbuild.trtllm.versions import find_release
 from trtbuild.unified_checkpoint import UnifiedCheckpoint
+
+logger = logging.getLogger(__name__)
 
 
 def context_of(
@@ -30,14 +38,9 @@ def context_of(
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
-        UsageError: no checkpoint is named, or this version renders no repository for the target.
+        UsageError: no checkpoint is named, or it is not of the kind that the target serves.
         TrtbuildError: a folder cannot serve.
     """
-    if deployment.target not in VARIANTS:
-        raise UsageError(
-            f"this version renders no repository for target '{deployment.target}', only for {', '.join(VARIANTS)}",
-            hint="serve the folder that `trtbuild convert --target pytorch` wrote with trtllm-serve, or use --target reference",
-        )
     if checkpoint_dir is None:
         raise UsageError("no checkpoint is named", hint="add --checkpoint DIR, a folder that `trtbuild convert` wrote")
     if not (checkpoint_dir / "config.json").is_file():
@@ -47,13 +50,27 @@ def context_of(
     config, tokenizer_dir = read_json(checkpoint_dir / "config.json"), checkpoint_dir / TOKENIZER_FOLDER
     if not is_rank_folder(checkpoint_dir):
         unified = UnifiedCheckpoint.open(checkpoint_dir)
+        if LAYOUTS[deployment.target] == "unified":
+            from trtbuild.targets.pytorch import check_folder
+
+            for note in check_folder(deployment, unified):
+                logger.warning("note: %s", note)
         config = {
             "vocab_size": unified.dims.vocab_size,
             "max_position_embeddings": unified.dims.max_position_embeddings,
+            "rotary_scaling": unified.dims.rope.scaling if unified.dims.rope else None,
+            "kv_cache_quant_algo": unified.kv_cache_quant_algo,
         }
         tokenizer_dir = unified.tokenizer_dir or tokenizer_dir
+    elif LAYOUTS[deployment.target] == "unified":
+        raise UsageError(
+            f"{checkpoint_dir} holds rank files, and target '{deployment.target}' serves a Hugging Face folder",
+            hint=f"convert the model with `trtbuild convert --target {deployment.target}`",
+        )
     if not tokenizer_dir.is_dir():
         tokenizer_dir = Path(deployment.model.path)
+    if deployment.target == "tensorrt" and engine_dir is not None and engine_dir.is_dir():
+        _check_engine(deployment, engine_dir)
     check_tokenizer(tokenizer_dir, chat_template=deployment.serving.chat_template)
     return build_context(
         deployment,
@@ -63,3 +80,21 @@ def context_of(
         engine_dir=engine_dir,
         path_map=path_map,
     )
+
+
+def _check_engine(deployment: Deployment, engine_dir: Path) -> None:
+    """Raise TrtbuildError unless the release and the GPU that a deployment states can load an engine; warn where it states none."""
+    artifact = read_artifact(engine_dir)
+    sms = (find_gpu(deployment.hardware.gpu).sm,) if deployment.hardware.gpu else ()
+    if deployment.tensorrt_llm is not None:
+        installed = Installed.of_release(find_release(deployment.tensorrt_llm), sms=sms)
+    else:
+        installed = Installed("the server", sms=sms)
+        if artifact.tensorrt_llm:
+            boxes = containers_with(tensorrt_llm=artifact.tensorrt_llm, tensorrt=artifact.tensorrt)
+            logger.warning(
+                "note: trtbuild.yaml does not state tensorrt_llm; %s was built by %s: serve it with that release%s",
+                engine_dir, artifact.tensorrt_llm, f", {boxes[0].image}" if boxes else "",
+            )  # fmt: skip
+    for line in require_compatible(artifact, installed):
+        logger.warning("note: %s", line)

@@ -21,7 +21,7 @@ from jinja2 import meta, nodes
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError
 from trtbuild.output import check_output, staged_folder
-from trtbuild.repo.context import RepoContext
+from trtbuild.repo.context import STANDALONE, RepoContext
 from trtbuild.repo.lint import lint
 from trtbuild.repo.locate import templates_dir
 
@@ -83,7 +83,8 @@ def render(context: RepoContext, output: Path, *, force: bool = False, templates
 def _rendered_files(context: RepoContext, templates: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the path in the repository and the content of every file."""
     environment = _environment(templates)
-    roots = [templates / COMMON, templates / context.variant]
+    common = [] if context.variant in STANDALONE else [templates / COMMON]
+    roots = [*common, templates / context.variant]
     sources = [(root, path) for root in roots for path in _outputs(root)]
     if not (templates / context.variant).is_dir():
         raise TrtbuildError(f"{templates} has no variant '{context.variant}'", hint="reinstall trtbuild")

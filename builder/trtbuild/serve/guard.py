@@ -38,7 +38,11 @@ TERMINATE_GRACE_S = 3.0
 _POLL_S = 1.0
 
 
-class Plan(TypedDict):
+class _Errors(TypedDict, total=False):
+    errors: str
+
+
+class Plan(_Errors):
     """What to run.
 
     Attributes:
@@ -47,6 +51,7 @@ class Plan(TypedDict):
         prefix: prefix of the server's files in /dev/shm.
         run_folder: removed at the very end.
         grace_s: how long the server gets after SIGINT before SIGTERM, seconds.
+        errors: file that gets its stderr, appended; missing: the log does.
     """
 
     command: list[str]
@@ -110,13 +115,14 @@ class Guard:
         shutil.rmtree(self._plan["run_folder"])
 
     def _start(self) -> None:
-        with Path(self._plan["log"]).open("ab") as log:
+        errors_path = Path(self._plan.get("errors") or self._plan["log"])
+        with Path(self._plan["log"]).open("ab") as log, errors_path.open("ab") as errors:
             try:
                 self._process = subprocess.Popen(
                     self._plan["command"],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
-                    stderr=log,
+                    stderr=errors,
                     start_new_session=True,
                     preexec_fn=_die_with_guard,  # safe: the guard has one thread
                 )

@@ -10,6 +10,7 @@ from trtbuild.safetensors_file import TensorReader, num_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from transformers import PreTrainedModel
 
     from trtbuild.convert.plan import ConversionPlan
     from trtbuild.streaming.model import LayerModel, Tensors
@@ -31,6 +32,15 @@ def source_tensors(plan: ConversionPlan) -> Tensors:
                 yield name, tensor.read_rows(reader, 0, num_rows(tensor.shape)).reshape(tensor.shape)
 
     return tensors
+
+
+def whole_source_model(plan: ConversionPlan, *, dtype: str) -> PreTrainedModel:
+    """Return the source of a conversion as a model that is in memory as a whole; see `source_model`."""
+    from trtbuild.torch_model import empty_model, fill
+
+    model, tensors = empty_model(hf_config(plan.config()), dtype), source_tensors(plan)
+    fill(model, (each for layer in (None, *range(plan.dims.num_layers)) for each in tensors(layer)))
+    return model
 
 
 def source_model(plan: ConversionPlan, *, dtype: str, device: str = "cpu") -> LayerModel:

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from trtbuild.arch.registry import resolve
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.dims import ModelDims
 from trtbuild.dtypes import TO_CONFIG
@@ -15,6 +16,7 @@ from trtbuild.limits import ResolvedLimits, resolve_limits
 from trtbuild.names import LAYOUTS
 from trtbuild.parallel import Parallel
 from trtbuild.rank_config import rank_quantization
+from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Deployment
 from trtbuild.trtllm.versions import DEFAULT, Release, find_release
 
@@ -24,7 +26,6 @@ TARGETS: dict[str, str] = {
     "pytorch": "trtbuild.targets.pytorch:PyTorch",
     "reference": "trtbuild.targets.reference:Reference",
 }
-CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,35 @@ class Job:
             find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None,
         )
 
+    @classmethod
+    def of_kept(cls, deployment: Deployment, raw: SourceCheckpoint, algo: str, kv_algo: str | None) -> Job:
+        """Resolve a deployment of a folder that is quantized already and copied as it is.
+
+        Args:
+            deployment: what it is for.
+            raw: the folder.
+            algo: what its weights are.
+            kv_algo: what its KV cache wants to be.
+
+        Raises:
+            TrtbuildError: its architecture is not known, or its config.json lacks something.
+            UsageError: the release is unknown, or the limits do not fit the model.
+        """
+        where, parallel = str(raw.path / "config.json"), deployment.parallel
+        architecture, arch = resolve(raw.config, where=where)
+        dims = arch.read_dims(raw.config, architecture, where)
+        return cls(
+            deployment,
+            find_release(deployment.tensorrt_llm or DEFAULT),
+            dims,
+            Parallel(parallel.tp_size, parallel.pp_size, moe_ep_size=parallel.ep_size),
+            resolve_limits(deployment, dims.max_position_embeddings, dims.rope.scaling if dims.rope else None),
+            str(raw.config.get("dtype") or raw.config.get("torch_dtype") or "bfloat16"),
+            algo,
+            kv_algo,
+            find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None,
+        )
+
 
 class Target(Protocol):
     """What makes a checkpoint loadable."""
@@ -88,6 +118,17 @@ class Target(Protocol):
             UsageError: it cannot be built like this; the message names the nearest that can.
         """
 
+    def preflight(self, job: Job, folder: Path) -> None:
+        """Look for what `finish` needs on this machine, before an hour of conversion.
+
+        Args:
+            job: the resolved deployment.
+            folder: that the build will be in.
+
+        Raises:
+            ToolFailed: something is missing.
+        """
+
     def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         """Make of folder/checkpoint what the server loads, beside it in the same folder.
 
@@ -95,7 +136,7 @@ class Target(Protocol):
             What the manifest records.
 
         Raises:
-            TrtbuildError: a tool that is needed is missing, or failed.
+            ToolFailed: a program that is needed is missing, or failed; the checkpoint is good.
         """
 
 

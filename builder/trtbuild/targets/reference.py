@@ -15,6 +15,9 @@ class Reference:
         """Return no notes: what the conversion plan takes, the reference runs."""
         return []
 
+    def preflight(self, job: Job, folder: Path) -> None:
+        """Look for nothing: building needs no tool."""
+
     def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
         """Do nothing."""
         return {}

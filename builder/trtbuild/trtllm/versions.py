@@ -73,6 +73,8 @@ class Feature(Enum):
     ENGINE = "builds and serves TensorRT engines"
     LLM_API = "serves Hugging Face folders through the PyTorch backend"
     AUTO_PARALLEL = "trtllm-build --auto_parallel"
+    GEMM_ALLREDUCE = "trtllm-build --gemm_allreduce_plugin"
+    NORM_QUANT_FUSION = "trtllm-build --norm_quant_fusion"
     CONFIG_FLAG = "trtllm-serve --config"
     CLI_BEATS_YAML = "options of trtllm-serve win over its YAML file"
     SAMPLER_TYPE = "sampler_type of the LLM API"
@@ -83,6 +85,10 @@ class Feature(Enum):
     SEED_NAMES = "requests say seed and min_tokens"
     PERF_METRICS = "requests can ask for return_perf_metrics"
     NUM_TOKENS_OUTPUTS = "requests can ask for the numbers of tokens"
+    LLM_ARGS_READ = "arguments of the LLM API were read in source of this line or its neighbours"
+    DRAFT_ONE_MODEL = "a draft model runs inside the target's step"
+    CLEAR_GRAPH_SIZES = "cuda_graph_config takes batch_sizes and max_batch_size together"
+    LLMAPI_LORA_INPUTS = "Triton's llmapi model takes lora_* inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +105,22 @@ FEATURES: dict[Feature, Span] = {
     Feature.ENGINE: Span(None, "1.3.0rc21", "known", "release text of 1.3.0rc20: last candidate with the TensorRT backend"),
     Feature.LLM_API: Span("1.0.0", None, "known", "1.0 release notes: PyTorch is the default backend"),
     Feature.AUTO_PARALLEL: Span(None, "1.1.0", "inferred", "gone in the source of 1.1; no note says when"),
+    Feature.GEMM_ALLREDUCE: Span("0.19.0", None, "inferred", "missing in build logs of 0.17.0.post1 and 0.18.0 (TensorRT-LLM #2810, #3654), there in one of 0.20.0"),
+    Feature.NORM_QUANT_FUSION: Span("0.19.0", None, "inferred", "missing in a build log of 0.17.0.post1 (TensorRT-LLM #2810), there in one of 0.20.0"),
     Feature.CONFIG_FLAG: Span("1.2.0", None, "inferred", "alias seen in 1.2-era source"),
     Feature.CLI_BEATS_YAML: Span("1.3.0rc0", None, "inferred", "seen in newest source, not in 1.2-era source"),
     Feature.SAMPLER_TYPE: Span("1.1.0", "1.3.0rc21", "inferred", "field tables of 1.1 to 1.3"),
     Feature.EAGLE3: Span("1.2.0", None, "inferred", "1.2-era source splits Eagle and Eagle3"),
     Feature.DRAFT_TARGET_UNDERSCORE: Span("1.2.0", None, "inferred", "spelling in 1.2-era source"),
     Feature.MTP_DRAFT_LEN: Span("1.3.0rc0", None, "inferred", "newest source; the old name is an alias there"),
-    Feature.MOE_BACKEND_AUTO: Span("1.1.0", None, "inferred", "field tables: the 1.0 copy has no AUTO"),
+    Feature.MOE_BACKEND_AUTO: Span("1.2.0", None, "inferred", "1.2-era source; the copy around 1.1 has no AUTO"),
     Feature.SEED_NAMES: Span("0.20.0", None, "known", "templates of branch r25.05, commit c2e65b8"),
     Feature.PERF_METRICS: Span("0.19.0", None, "known", "templates of 0.19"),
     Feature.NUM_TOKENS_OUTPUTS: Span("0.21.0", None, "inferred", "PR #5445 of June 2025"),
+    Feature.LLM_ARGS_READ: Span("1.1.0", None, "inferred", "llm_args.py of 1.1, 1.2 and 1.4 candidates; 1.0 is concluded from 1.1"),
+    Feature.DRAFT_ONE_MODEL: Span("1.4.0rc0", None, "inferred", "draft_target_one_model in newest source only"),
+    Feature.CLEAR_GRAPH_SIZES: Span("1.1.0", None, "inferred", "the 1.0 copy wants the list that it would generate"),
+    Feature.LLMAPI_LORA_INPUTS: Span("1.4.0rc0", None, "inferred", "newest triton_backend only"),
 }  # fmt: skip
 
 
@@ -167,7 +179,10 @@ class Release:
 
     def has(self, feature: Feature) -> bool:
         """Say whether this release has a feature."""
-        span = FEATURES[feature]
+        return self.within(FEATURES[feature])
+
+    def within(self, span: Span) -> bool:
+        """Say whether this release lies in a span."""
         since, until = (Version.parse(text) if text else None for text in (span.since, span.until))
         return (since is None or since <= self.version) and (until is None or self.version < until)
 
@@ -238,8 +253,9 @@ def find_release(typed: str) -> Release:
         raise UsageError(f"TensorRT-LLM {typed} is of a line that trtbuild does not know", hint=f"known: {_known()}")
     older = [release for release in of_line if release.version < version]
     near = older[-1] if older else of_line[0]
+    tensorrt = near.tensorrt if _precedes_removal(version) else ""
     return Release(
-        typed.strip().removeprefix("v"), near.tensorrt, near.cuda, near.python, near.modelopt, (), "inferred", near.transformers,
+        typed.strip().removeprefix("v"), tensorrt, near.cuda, near.python, near.modelopt, (), "inferred", near.transformers,
         f"not in the table; taken for {near.name}",
     )  # fmt: skip
 
@@ -252,6 +268,13 @@ def release_of_tag(tag: str) -> Release | None:
 def with_feature(feature: Feature) -> Iterator[Release]:
     """Yield the releases that have a feature, oldest first."""
     return (release for release in RELEASES if release.has(feature))
+
+
+def _precedes_removal(version: Version) -> bool:
+    """Say whether a release still has TensorRT inside; it went away together with engines (checkpoint specification 5)."""
+    until = FEATURES[Feature.ENGINE].until
+    end = Version.parse(until) if until else None
+    return end is None or version < end
 
 
 def _known() -> str:

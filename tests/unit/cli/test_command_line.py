@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from trtbuild import __version__
 from trtbuild.cli.group import VERBS
 from trtbuild.cli.group import cli as group
+from trtbuild.cli.ruled import ruled
 from trtbuild.errors import CheckFailed, TrtbuildError, UsageError
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -37,6 +40,28 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_every_verb_imports_neither_torch_nor_numpy(verb: str) -> None:
     assert not modules_after(verb, "--help") & {"torch", "numpy", "transformers"}
+
+
+def test_planning_imports_only_what_it_uses(make_model: Callable[..., Path]) -> None:
+    unused = {"trtbuild.hardware", "trtbuild.quant.stats", "trtbuild.quant.sources.result", "trtbuild.yaml_text"}
+    # pydantic checks what was given.
+    assert not modules_after("plan", str(make_model())) & (unused | set(HEAVY) - {"pydantic"})
+
+
+@pytest.mark.parametrize("cells", [[("0", "34.32 GiB")], [("0", "1 B"), ("12345678", "2.00 TiB")]])
+def test_tables_look_as_those_of_rich(cells: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in ("rank", "size"):
+        table.add_column(column, justify="right")
+    for row in cells:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    assert click.unstyle(ruled(("rank", "size"), cells)) + "\n" == console.file.getvalue()
 
 
 @pytest.mark.parametrize("verb", ["render", "lint"])
@@ -73,6 +98,7 @@ def test_every_verb_has_an_example_and_the_common_options(verb: str, cli: Cli) -
         "probe",
         "demo",
         "doctor",
+        "versions",
     ],
 )
 def test_verbs_with_a_result_offer_it_as_json(verb: str, cli: Cli) -> None:

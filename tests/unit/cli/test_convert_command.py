@@ -165,7 +165,7 @@ def test_the_source_cannot_be_overwritten(place: str, make_model: Make, cli: Cli
     folder = make_model()
     before = read_safetensors(folder / "model.safetensors")
     code, _, err = cli("convert", folder, "-o", tmp_path / place, "--force")
-    assert code == 1
+    assert code == 2
     assert "would replace" in err or "inside" in err
     assert sorted(read_safetensors(folder / "model.safetensors")) == sorted(before)
 
@@ -301,7 +301,7 @@ def test_plan_contains_the_conversion_plan_and_the_kv_pool(make_model: Make, cli
     [
         ("limits: {max_seq_len: 257}", "max_seq_len=257 exceeds the 256 positions"),
         ("kv_cache: {max_tokens: 128}", "makes 4 blocks, one sequence of 256 tokens needs 8"),
-        ("limits: {max_batch_size: 8, max_num_tokens: 7}", "max_num_tokens=7 is below limits.max_batch_size=8"),
+        ("limits: {max_batch_size: 8, max_num_tokens: 7}", "max_num_tokens=7 is below the 8 tokens"),
         ("kv_cache: {tokens_per_block: 2}", "kv_cache.tokens_per_block = 2"),
         ("limits: {max_batch_size: 0}", "limits.max_batch_size = 0"),
         ("quantization: {scheme: fp7}", "did you mean 'fp8'"),
@@ -350,10 +350,3 @@ def test_build_makes_a_folder_and_does_nothing_the_second_time(make_model: Make,
     assert code == 1
     assert "--force" in err
     assert cli("build", folder, "-o", out, "--tp", "1", "--force")[0] == 0
-
-
-def test_building_an_engine_says_how_to_do_it_elsewhere(make_model: Make, cli: Cli, tmp_path: Path) -> None:
-    code, _, err = cli("build", make_model(), "-o", tmp_path / "out", "--target", "tensorrt")
-    assert code == 2
-    assert "trtllm-build --checkpoint_dir" in err
-    assert not (tmp_path / "out").exists()

@@ -137,5 +137,8 @@ def test_patterns_without_an_effect_are_told(model: Path, cli: Cli) -> None:
 
 def test_sizes_of_the_server_are_a_note_where_nothing_has_groups(model: Path, cli: Cli) -> None:
     options = ("--target", "pytorch", "--quantization", "fp8_per_channel_per_token", "--tp", "5", "--pp", "7")
-    code, out, err = cli("plan", model, *options)
+    code, out, err = cli("convert", model, *options, "--dry-run", "-o", model.parent / "out")
     assert (code, "for the server only" in out + err) == (0, True), out + err
+    # The folder can be written; a deployment that no server can cut is refused.
+    code, _, err = cli("plan", model, *options)
+    assert (code, "cannot be split over tp=5" in err) == (2, True), err

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from tests.conftest import GOLDENS, read_safetensors, write_safetensors
 
+from trtbuild.convert.budget import Budget
+
 Make = Callable[..., Path]
 Cli = Callable[..., tuple[int, str, str]]
 CALIBRATION = ("--calibration", GOLDENS / "llama" / "calibration_ids.safetensors")
@@ -160,7 +162,7 @@ def test_verify_inputs_finds_what_size_and_time_hide(make_model: Make, cli: Cli,
     os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert cli("convert", folder, "-o", out)[0] == 0
     code, _, err = cli("convert", folder, "-o", out, "--verify-inputs")
-    assert (code, "1 tensors are not those that were converted: lm_head.weight" in err) == (1, True)
+    assert (code, "1 tensors are not those that were converted: lm_head.weight" in err) == (3, True)
 
 
 @pytest.mark.parametrize("options", [("--tp", "2"), FP8, ("--quantization", "int8_weight_only", "--pp", "2")])
@@ -247,6 +249,35 @@ def test_a_trial_converts_the_first_layers_only(make_model: Make, cli: Cli, tmp_
 def test_a_memory_budget_that_is_no_size_is_refused(size: str, make_model: Make, cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("convert", make_model(), "-o", tmp_path / "out", "--memory", size)
     assert (code, "is no size" in err) == (2, True)
+
+
+@pytest.mark.parametrize("size", ["1", "10", "2MiB", "2621439"])
+@pytest.mark.parametrize("verb", ["convert", "build", "sensitivity"])
+def test_a_memory_budget_below_the_smallest_blocks_is_refused(verb: str, size: str, cli: Cli, tmp_path: Path) -> None:
+    more = ["--bits-per-weight", "6"] if verb == "sensitivity" else []
+    code, _, err = cli(verb, tmp_path / "model", "-o", tmp_path / "out", "--memory", size, *more)
+    assert (code, "too small: row blocks take 2,621,440 bytes at least" in err, "--memory 2.5MiB" in err) == (
+        2,
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "workers", "block_bytes"), [(2621440, 1, 2**18), (6 * 2**20, 2, 314572), (2**40, 8, 2**22)]
+)
+def test_a_budget_is_never_exceeded(
+    memory_bytes: int, workers: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    found = Budget.of(memory_bytes)
+    assert (found.workers, found.block_bytes) == (workers, block_bytes)
+    assert 10 * found.workers * found.block_bytes <= memory_bytes
+
+
+def test_the_smallest_budget_converts(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    assert cli("convert", make_model(), "-o", tmp_path / "out", "--memory", "2.5MiB")[0] == 0
+    assert cli("verify", tmp_path / "out")[0] == 0
 
 
 def test_a_lora_adapter_is_merged_on_the_way(make_model: Make, cli: Cli, tmp_path: Path) -> None:

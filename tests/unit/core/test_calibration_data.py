@@ -54,6 +54,24 @@ def test_a_missing_named_field_is_refused_with_file_line_and_the_fields_there_ar
         load(source, file, field="body")
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_an_id_outside_the_vocabulary_is_reported_with_its_sample(
+    source: SourceCheckpoint, tmp_path: Path, seed: int | None
+) -> None:
+    file = tmp_path / "ids.safetensors"
+    write_safetensors(file, {"input_ids": np.array([[1, 2], [3, 256], [4, 5]], np.int64)})
+    with pytest.raises(TrtbuildError, match=r"ids\.safetensors: sample 2: token id 256 is outside the vocabulary"):
+        load(source, file, seed=seed)
+
+
+@pytest.mark.parametrize("name", ["ids.safetensors", "texts.txt", "notes.md", None])
+def test_a_field_is_refused_where_there_are_no_records(name: str | None, tmp_path: Path, cli: Cli) -> None:
+    given = ("--calibration", tmp_path / name) if name else ()
+    code, _, err = cli("plan", tmp_path, "--quantization", "fp8", "--calibration-field", "body", *given)
+    assert (code, "field 'body' applies to the records of a JSONL file, not to" in err) == (2, True)
+    assert (name or "the built-in texts") in err
+
+
 @pytest.mark.parametrize(("field", "key"), [("text", "messages"), ("talk", "talk")])
 def test_chats_are_written_by_the_models_own_template(byte_model: Make, tmp_path: Path, field: str, key: str) -> None:
     source = byte_model(chat_template=CHAT_TEMPLATE)

@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import read_safetensors
 
 from trtbuild.checkpoint import Checkpoint
+from trtbuild.convert import budget
 from trtbuild.convert import execute as module
 from trtbuild.convert.execute import execute
 from trtbuild.convert.opening import OpenedSource
@@ -77,7 +78,7 @@ def test_bytes_are_kept_and_mlp_names_are_crossed(make_model: Make, tmp_path: Pa
 def test_row_and_column_slices_are_right_whatever_the_block_size(
     make_model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(module, "LARGEST_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(budget, "LARGEST_BLOCK_BYTES", block_bytes)
     folder = make_model(vocab_size=129)
     ranks, source = convert(folder, tmp_path / "out", 2, vocab_embedding=True), source_of(folder)
     down, up = source["model.layers.0.mlp.down_proj.weight"], source["model.layers.0.mlp.up_proj.weight"]

@@ -91,7 +91,7 @@ def test_groups_that_straddle_ranks_are_refused_from_the_config(
     (model / "model.safetensors").write_bytes(headers_only(model / "model.safetensors"))
     options = ("--quantization", scheme, "--group-size", group, "--tp", tp)
     code, _, err = cli("plan", model, "--target", "tensorrt", *options)
-    assert code == 1
+    assert code == 2
     part = f"down_proj has {inter} inputs, {inside} per rank at tp={tp}, not a multiple of the group size {group}"
     assert part in told(err)
     assert suggestion in told(err)
@@ -143,7 +143,7 @@ def test_linears_that_a_group_size_does_not_divide_are_listed_before_work_starts
     (model / "model.safetensors").write_bytes(headers_only(model / "model.safetensors"))
     options = ("--quantization", scheme, "--group-size", "128")
     code, _, err = cli("convert", model, "-o", tmp_path / "out", *options)
-    assert code == 1
+    assert code == 2
     assert "model.layers.0.self_attn.q_proj has 64 inputs, 64 per rank at tp=1, not a multiple" in told(err)
     assert "and 11 more" in told(err)  # 4 of 15 are listed: q, k and v count as one
     assert "--group-size 64 fits" in told(err)
@@ -242,3 +242,18 @@ def test_verify_names_tensors_that_are_missing_and_left_over(
     code, _, err = cli("verify", out)
     assert code == 1
     assert f"does not fit its config.json: missing: {name.decode()}; surplus: {other.decode()}" in told(err)
+
+
+def test_channels_that_a_norm_closes_are_written_and_verified(
+    cli: Cli, make_model: Make, tmp_path: Path, ids: Path
+) -> None:
+    """A norm's weight of zero has no factor that could be folded into it."""
+
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        tensors["model.layers.0.input_layernorm.weight"][:4] = 0
+
+    options = ("--target", "pytorch", "--quantization", "int4_awq", "--calibration", ids)
+    code, _, err = cli("convert", make_model(**WIDE, edit=edit), "-o", tmp_path / "out", *options)
+    assert code == 0, err
+    code, out, err = cli("verify", tmp_path / "out")
+    assert code == 0, out + err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import struct
 import subprocess
 import sys
@@ -82,6 +83,21 @@ def test_a_70b_model_is_planned_to_the_byte(large: Path, tp: int, pp: int, cli: 
     for rank in plan["ranks"]:
         stage = rank["pp_rank"]
         assert rank["bytes"] == rank_bytes(tp, stages[stage], first=stage == 0, last=stage == pp - 1)
+
+
+def test_a_70b_model_is_planned_at_once_and_in_little_memory(large: Path) -> None:
+    """Not a benchmark: processor time, the best of five, with room for a slow machine."""
+    command = [sys.executable, "-m", "trtbuild", "plan", str(large), "--tp", "4"]
+    used = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(used) < 0.8
+    measured = f"import os, sys; _, status, used = os.wait4(os.posix_spawn(sys.executable, {command!r}, os.environ), 0); print(used.ru_maxrss)"
+    done = subprocess.run([sys.executable, "-c", measured], capture_output=True, check=True, text=True)
+    assert int(done.stdout.split()[-1]) < 80 * 2**10  # KiB
 
 
 @pytest.mark.slow

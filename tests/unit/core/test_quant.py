@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trtbuild.names import QUANTIZATIONS
+from trtbuild.names import QUANTIZATIONS, SMOOTHQUANT_MODES
 from trtbuild.quant.codecs.base import Codec, Scales
 from trtbuild.quant.codecs.fp8 import Fp8Codec, scale_of
 from trtbuild.quant.codecs.int4 import Int4Codec, pack_rows, unpack_rows
 from trtbuild.quant.codecs.int8 import Int8Codec
 from trtbuild.quant.codecs.nvfp4 import Nvfp4Codec
 from trtbuild.quant.kv_cache import KV_CACHE_FORMATS
-from trtbuild.quant.scheme import load_scheme, scheme_of_algo
+from trtbuild.quant.scheme import SchemeOptions, load_scheme, scheme_of_algo
 from trtbuild.quant.weight_only import LoadedAs
 
 W = np.array(
@@ -31,6 +31,8 @@ CODECS: dict[str, Codec] = {
     "int4": Int4Codec(16),
     "w4a8": Int4Codec(16, has_second=True),
     "int8": Int8Codec(),
+    "int8, one scale": Int8Codec("tensor", needs_range=True),
+    "int8, one scale for all rows": Int8Codec(needs_range=True),
     "nvfp4": Nvfp4Codec(),
 }
 #: Zeros, subnormals, outliers, constant rows and the largest float16, beside anything else.
@@ -207,6 +209,15 @@ def test_every_scheme_is_found_by_name_and_by_algorithm(name: str) -> None:
             found = scheme_of_algo(form.quant_algo, layout=layout, group_size=128)  # type: ignore[arg-type]
             assert found is not None
             assert getattr(found, layout) == form, "what lies alike is read alike"
+
+
+@pytest.mark.parametrize("mode", SMOOTHQUANT_MODES)
+def test_every_mode_of_smoothquant_is_found_by_its_algorithm(mode: str) -> None:
+    scheme = load_scheme("int8_smoothquant", SchemeOptions(smoothquant_mode=mode))
+    assert scheme.quant_algo == SMOOTHQUANT_MODES[mode]
+    found = scheme_of_algo(scheme.quant_algo, layout="ranks", group_size=128)
+    assert found is not None
+    assert (found.ranks, found.inputs) == (scheme.ranks, scheme.inputs)
 
 
 def test_algorithms_that_nothing_writes_are_not_found() -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from trtbuild import doctor
 from trtbuild.cli.doctor import doctor as command
-from trtbuild.doctor import Finding, examine
+from trtbuild.doctor import Finding, examine, host
 from trtbuild.errors import CheckFailed, TrtbuildError
 from trtbuild.requirements import Requirement
 
@@ -60,22 +60,22 @@ def test_the_platform_must_be_that_of_the_servers_wheel(
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
-    assert one(doctor.check_platform()).status == status
+    assert one(host.check_platform()).status == status
 
 
 @pytest.mark.parametrize(("version", "status"), [((3, 9), "fail"), ((3, 10), "ok"), ((3, 13), "ok"), ((3, 14), "fail")])
 def test_the_python_must_be_supported(monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], status: str) -> None:
-    monkeypatch.setattr(doctor, "sys", SimpleNamespace(version_info=(*version, 1), executable="/usr/bin/python3"))
-    finding = one(doctor.check_python())
+    monkeypatch.setattr(host, "sys", SimpleNamespace(version_info=(*version, 1), executable="/usr/bin/python3"))
+    finding = one(host.check_python())
     assert finding.status == status
     assert ("3.10 to 3.13" in finding.remedy) is (status == "fail")
 
 
 def test_the_supported_pythons_are_those_of_pyproject_and_of_the_bootstrap() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert 'requires-python = ">={}.{}"'.format(*doctor.PYTHONS[0]) in pyproject
+    assert 'requires-python = ">={}.{}"'.format(*host.PYTHONS[0]) in pyproject
     bootstrap = (ROOT / "scripts" / "check_python.py").read_text(encoding="utf-8")
-    assert "OLDEST, NEWEST = {}, {}\n".format(*doctor.PYTHONS) in bootstrap
+    assert "OLDEST, NEWEST = {}, {}\n".format(*host.PYTHONS) in bootstrap
 
 
 def test_a_missing_and_an_old_package_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +84,8 @@ def test_a_missing_and_an_old_package_are_named_with_what_to_install(monkeypatch
         Requirement("tritonclient", ">=999", ""),
         Requirement("no-such-package", ">=1", "build"),
     ]
-    monkeypatch.setattr(doctor, "own_requirements", lambda *_: wanted)
-    click, client, missing = doctor.check_packages()
+    monkeypatch.setattr(host, "own_requirements", lambda *_: wanted)
+    click, client, missing = host.check_packages()
     assert click.status == "ok"
     assert client.status == missing.status == "fail"
     assert "needed: tritonclient>=999" in client.detail
@@ -97,8 +97,8 @@ def test_a_missing_server_is_answered_with_the_command_that_installs_it(monkeypa
     def nothing() -> None:
         raise TrtbuildError("no tritonserver found", hint="install it")
 
-    monkeypatch.setattr(doctor, "find_server", nothing)
-    finding = one(doctor.check_server())
+    monkeypatch.setattr(host, "find_server", nothing)
+    finding = one(host.check_server())
     assert (finding.status, finding.detail) == ("fail", "no tritonserver found")
     assert "pip install --no-deps --target" in finding.remedy
 
@@ -107,9 +107,9 @@ def test_a_missing_libpython_is_a_failure_of_the_python_backend(monkeypatch: pyt
     def nothing(_: object) -> None:
         raise TrtbuildError("needs libpython3.11.so.1.0", hint="apt-get install libpython3.11")
 
-    monkeypatch.setattr(doctor, "find_server", lambda: SimpleNamespace(version="2.51.0", kind="carrier", binary="/x"))
-    monkeypatch.setattr(doctor, "find_stub", nothing)
-    server, backend = doctor.check_server()
+    monkeypatch.setattr(host, "find_server", lambda: SimpleNamespace(version="2.51.0", kind="carrier", binary="/x"))
+    monkeypatch.setattr(host, "find_stub", nothing)
+    server, backend = host.check_server()
     assert server.status == "ok"
     assert (backend.status, backend.remedy) == ("fail", "apt-get install libpython3.11")
 
@@ -118,8 +118,8 @@ def test_taken_default_ports_are_only_a_warning(monkeypatch: pytest.MonkeyPatch)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         serving = SimpleNamespace(address="127.0.0.1", http_port=port, grpc_port=0, metrics_port=0)
-        monkeypatch.setattr(doctor, "Serving", lambda: serving)
-        finding = one(doctor.check_ports())
+        monkeypatch.setattr(host, "Serving", lambda: serving)
+        finding = one(host.check_ports())
     assert finding.status == "warn"
     assert f"{port} is already in use" in finding.detail
 
@@ -127,13 +127,13 @@ def test_taken_default_ports_are_only_a_warning(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("free", "status"), [(10**9, "fail"), (2 * 10**9, "ok")])
 def test_a_full_disk_is_a_failure(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    assert [finding.status for finding in doctor.check_disk()] == [status, status]
+    assert [finding.status for finding in host.check_disk()] == [status, status]
 
 
 @pytest.mark.parametrize(("gibibytes", "status"), [(1, "fail"), (2, "warn"), (3, "warn"), (4, "ok")])
 def test_memory_is_graded(monkeypatch: pytest.MonkeyPatch, gibibytes: int, status: str) -> None:
-    monkeypatch.setattr(doctor, "available_memory_bytes", lambda: gibibytes * 2**30)
-    assert one(doctor.check_memory()).status == status
+    monkeypatch.setattr(host, "available_memory_bytes", lambda: gibibytes * 2**30)
+    assert one(host.check_memory()).status == status
 
 
 def test_leftovers_in_shared_memory_are_shown_with_the_way_to_remove_them(
@@ -141,24 +141,16 @@ def test_leftovers_in_shared_memory_are_shown_with_the_way_to_remove_them(
 ) -> None:
     (tmp_path / "trtbuild_0123_x").write_bytes(bytes(2**20))
     (tmp_path / "somebody_elses").write_bytes(b"")
-    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path)
-    _, left = doctor.check_shared_memory()
+    monkeypatch.setattr(host, "SHARED_MEMORY", tmp_path)
+    _, left = host.check_shared_memory()
     assert left.detail == "1 files of trtbuild, 1 MiB"
     assert f"rm {tmp_path}/trtbuild_*" in left.remedy
 
 
 @pytest.mark.parametrize(("cores", "status"), [(0.5, "warn"), (1, "warn"), (2, "ok")])
 def test_one_core_is_a_warning(monkeypatch: pytest.MonkeyPatch, cores: float, status: str) -> None:
-    monkeypatch.setattr(doctor, "usable_cores", lambda: cores)
-    assert one(doctor.check_processors()).status == status
-
-
-@pytest.mark.parametrize(("gpus", "says"), [([], "none is needed"), (["NVIDIA L4, 23034 MiB"], "NVIDIA L4")])
-def test_a_machine_without_gpu_is_fine(monkeypatch: pytest.MonkeyPatch, gpus: list[str], says: str) -> None:
-    monkeypatch.setattr(doctor, "gpu_names", lambda: gpus)
-    finding = one(doctor.check_gpu())
-    assert finding.status == "ok"
-    assert says in finding.detail
+    monkeypatch.setattr(host, "usable_cores", lambda: cores)
+    assert one(host.check_processors()).status == status
 
 
 @pytest.fixture
@@ -169,7 +161,7 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
         Finding("ports", "warn", "8000 is taken", "pass another"),
         Finding("disk", "fail", "[0 GB] free", "free some"),
     ]
-    monkeypatch.setattr(doctor, "examine", lambda: made)
+    monkeypatch.setattr(doctor, "examine", lambda _facts: made)
     return made
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild import machine
-from trtbuild.machine import available_memory_bytes, gpu_names, usable_cores
+from trtbuild.machine import available_memory_bytes, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -31,31 +30,3 @@ def test_a_containers_limit_cuts_the_memory(tmp_path: Path, limit: str | None, a
         (tmp_path / "memory.max").write_text(limit + "\n", encoding="ascii")
         (tmp_path / "memory.current").write_text(f"{2**30}\n", encoding="ascii")
     assert available_memory_bytes(meminfo, tmp_path) == available * 2**30
-
-
-def fake_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a program `nvidia-smi` first in PATH."""
-    path = folder / "nvidia-smi"
-    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-
-def test_gpus_are_listed_by_the_drivers_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_smi(tmp_path, "printf 'NVIDIA L4, 23034 MiB\\nNVIDIA L4, 23034 MiB\\n'", monkeypatch)
-    assert gpu_names() == ["NVIDIA L4, 23034 MiB"] * 2
-
-
-def test_a_tool_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_smi(tmp_path, "exec tail -f /dev/null", monkeypatch)
-    monkeypatch.setattr(machine, "_NVIDIA_SMI_TIMEOUT_S", 0.1)
-    assert gpu_names() == ["NVIDIA GPU (nvidia-smi does not answer)"]
-
-
-def test_a_tool_that_finds_no_driver_means_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_smi(tmp_path, "exit 9", monkeypatch)
-    monkeypatch.setattr(machine, "_DEVICES", tmp_path)
-    assert gpu_names() == []
-    (tmp_path / "nvidia0").touch()
-    (tmp_path / "nvidiactl").touch()
-    assert gpu_names() == [f"NVIDIA GPU ({tmp_path}/nvidia0)"]

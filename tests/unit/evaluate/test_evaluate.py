@@ -15,8 +15,8 @@ import pytest
 import torch
 from tests.conftest import GOLDENS, read_safetensors
 
-from trtbuild import building
 from trtbuild.checkpoint_kinds import open_checkpoint
+from trtbuild.convert import work
 from trtbuild.errors import TrtbuildError
 from trtbuild.evaluate.models import checkpoint_tensors
 from trtbuild.evaluate.run import evaluate_folder
@@ -248,14 +248,14 @@ def test_a_build_within_its_limits_holds_the_report(config: Callable[..., Path],
 def test_a_build_beyond_a_limit_is_refused_with_the_report_and_goes_on_with_other_limits(
     config: Callable[..., Path], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = building.convert_into
+    whole = work.convert_into
 
     def convert_badly(plan: Any, deployment: Any, folder: Path, **named: Any) -> dict[str, Any]:
         made = whole(plan, deployment, folder, **named)
         damage(folder, "rank0.safetensors", "transformer.layers.1.mlp.gate.weights_scaling_factor", 5.0)
         return made
 
-    monkeypatch.setattr(building, "convert_into", convert_badly)
+    monkeypatch.setattr(work, "convert_into", convert_badly)
     code, out, err = cli("build", config(max_layer_error=0.3), "-o", tmp_path / "build")
     assert code == 3
     assert out == ""
@@ -266,7 +266,7 @@ def test_a_build_beyond_a_limit_is_refused_with_the_report_and_goes_on_with_othe
     kept = tmp_path / ".build.partial"
     assert str(kept / "evaluation.html") in err
     assert json.loads((kept / "evaluation.json").read_text())["passed"] is False
-    monkeypatch.setattr(building, "convert_into", None)  # not called again
+    monkeypatch.setattr(work, "convert_into", None)  # not called again
     code, _, err = cli("build", config(max_layer_error=5), "-o", tmp_path / "build")
     assert code == 0, err
     assert json.loads((tmp_path / "build" / "evaluation.json").read_text())["passed"] is True

@@ -99,7 +99,7 @@ def test_an_existing_file_is_kept_unless_forced(model: Path) -> None:
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_else(model: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(TrtbuildError, match="is a folder"):
         start("missing-model", Path("llama"))
     with pytest.raises(TrtbuildError, match="does not exist"):
         start("missing-model", Path("nowhere/trtbuild.yaml"))

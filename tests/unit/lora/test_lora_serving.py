@@ -294,8 +294,8 @@ def test_the_command_says_what_it_could_not_check(cli: Cli, make_model: Make, tm
 
 def test_the_command_never_replaces_what_it_reads_or_did_not_write(cli: Cli, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "adapter", {Q: pair(4, 6, 5, seed=1)})
-    assert cli("lora", adapter, "-o", adapter, "--force")[0] == 1
-    assert cli("lora", adapter, "-o", adapter, "--task-id", 1)[0] == 1
+    assert cli("lora", adapter, "-o", adapter, "--force")[0] == 2
+    assert cli("lora", adapter, "-o", adapter, "--task-id", 1)[0] == 2
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("")
     code, _, err = cli("lora", adapter, "-o", tmp_path / "mine", "--force")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trtbuild.quant.sources import QuantizedSource, read_quantized
+from trtbuild.quant.sources import read_quantized
+from trtbuild.quant.sources.result import QuantizedSource
 from trtbuild.safetensors_file import TensorReader, num_rows
 from trtbuild.source import SourceCheckpoint
 

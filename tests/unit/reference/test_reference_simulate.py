@@ -13,7 +13,7 @@ from torch import nn
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.quant.inputs import InputRounding
-from trtbuild.reference.simulate import round_e4m3, round_int8, round_kv_cache, round_linear_inputs
+from trtbuild.reference.simulate import round_e4m3, round_int8, round_int8_token, round_kv_cache, round_linear_inputs
 
 VALUES = st.lists(st.floats(-2000, 2000, width=32), min_size=1, max_size=20)
 
@@ -26,11 +26,20 @@ def test_e4m3_rounding_is_that_of_ml_dtypes_with_the_code_clamped(values: list[f
 
 
 @given(VALUES, st.sampled_from([0.25, 1.0, 3.7e-3]))
-def test_int8_rounding_is_half_to_even_and_symmetric(values: list[float], scale: float) -> None:
+def test_int8_rounding_is_half_to_even_and_saturates(values: list[float], scale: float) -> None:
     array = np.array(values, dtype=np.float32)
-    codes = np.clip(np.rint(array / np.float32(scale)), -127, 127)
+    codes = np.clip(np.rint(array / np.float32(scale)), -128, 127)
     assert np.array_equal(round_int8(torch.from_numpy(array), scale).numpy(), codes * np.float32(scale))
-    assert round_int8(torch.tensor([0.5, 1.5, 2.5, -2.5, 200.0]), 1.0).tolist() == [0, 2, 2, -2, 127]
+    assert round_int8(torch.tensor([0.5, 1.5, 2.5, -2.5, 200.0, -200.0]), 1.0).tolist() == [0, 2, 2, -2, 127, -128]
+
+
+def test_int8_per_token_has_each_tokens_own_scale() -> None:
+    values = torch.tensor([[127.0, 0.4, -63.6], [1.27, 0.004, -0.5], [0.0, 0.0, 0.0]])
+    expected = torch.tensor([[127.0, 0.0, -64.0], [1.27, 0.0, -0.5], [0.0, 0.0, 0.0]])
+    assert torch.allclose(round_int8_token(values), expected, rtol=1e-6)
+    noise = torch.randn(5, 7, 33, generator=torch.Generator().manual_seed(0))
+    bound = noise.abs().amax(dim=-1, keepdim=True) / 127 / 2 * (1 + 1e-5)
+    assert ((round_int8_token(noise) - noise).abs() <= bound).all()
 
 
 def test_rounded_linear_computes_with_rounded_inputs_only() -> None:

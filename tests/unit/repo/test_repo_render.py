@@ -174,6 +174,45 @@ class TestEngine:
         with pytest.raises(TrtbuildError, match="is not an engine folder"):
             context(target="tensorrt")
 
+    def test_an_engine_of_another_release_than_the_deployment_states_is_refused(self, context: Context) -> None:
+        with pytest.raises(TrtbuildError) as error:
+            context(target="tensorrt", tensorrt_llm="1.2.1")
+        assert "was built by TensorRT-LLM 1.2.0, TensorRT-LLM 1.2.1 (26.07) has 1.2.1" in error.value.message
+        assert "26.03-trtllm-python-py3" in error.value.hint
+
+    def test_an_engine_of_the_release_that_the_deployment_states_is_taken_without_a_warning(
+        self, context: Context, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        context(target="tensorrt", tensorrt_llm="1.2.0")
+        assert "was built by" not in caplog.text
+        assert "does not state" not in caplog.text
+
+    def test_a_deployment_that_states_no_release_is_told_which_one_must_serve(
+        self, context: Context, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        context(target="tensorrt")
+        assert "does not state tensorrt_llm" in caplog.text
+        assert "was built by 1.2.0" in caplog.text
+        assert "26.03-trtllm-python-py3" in caplog.text
+
+    @pytest.mark.parametrize(("gpu", "refused"), [("h100", True), ("l4", False)])
+    def test_an_engine_of_another_kind_of_gpu_or_tensorrt_is_refused(
+        self, context: Context, engine: Path, gpu: str, refused: bool
+    ) -> None:
+        built = {"kind": "engine", "sm": 89, "tensorrt": "10.14.1.48"}
+        (engine / "manifest.json").write_text(json.dumps(built))
+        sections = {"target": "tensorrt", "tensorrt_llm": "1.2.0", "hardware": {"gpu": gpu}}
+        if not refused:
+            context(**sections)
+            (engine / "manifest.json").write_text(json.dumps({**built, "tensorrt": "10.14.1.47"}))
+        with pytest.raises(TrtbuildError, match="SM89.*SM90" if refused else r"10\.14\.1\.47.*10\.14\.1\.48"):
+            context(**sections)
+
+    def test_an_engine_of_another_generation_is_refused_with_its_version(self, context: Context, engine: Path) -> None:
+        (engine / "config.json").write_text('{"version": "0.7.1", "builder_config": {"name": "llama"}}')
+        with pytest.raises(TrtbuildError, match=r"written by TensorRT-LLM 0\.7\.1, has builder_config"):
+            context(target="tensorrt", tensorrt_llm="1.2.0")
+
     def test_an_engine_that_is_built_elsewhere_is_taken_from_the_checkpoint(
         self, context: Context, engine: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -31,13 +31,13 @@ def triton_utils() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shipped() -> Callable[[str], SimpleNamespace]:
-    """Return a function that imports the modules of a model as the server does, and returns them by name."""
+def shipped() -> Callable[..., SimpleNamespace]:
+    """Return a function that imports the modules of a model (of a variant) as the server does, and returns them by name."""
     return _import_model
 
 
-def _import_model(name: str) -> SimpleNamespace:
-    folders = [templates_dir() / "common" / name / "1", templates_dir() / "_shared"]
+def _import_model(name: str, variant: str = "common") -> SimpleNamespace:
+    folders = [templates_dir() / variant / name / "1", templates_dir() / "_shared"]
     names = [file.stem for folder in folders for file in folder.glob("*.py")]
     kept = {module: sys.modules.pop(module) for module in names if module in sys.modules}
     path, writes_bytecode = list(sys.path), sys.dont_write_bytecode

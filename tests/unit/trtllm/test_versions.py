@@ -71,3 +71,47 @@ def test_containers_carry_what_the_matrix_says(tag: str, name: str) -> None:
     release = release_of_tag(tag)
     assert release is not None
     assert release.name == name
+
+
+#: Tag, Triton, TensorRT-LLM, TensorRT, CUDA, oldest driver: server repository, docs/introduction/compatibility.md.
+_MATRIX = """\
+26.07 2.71.0 1.2.1 10.14.1.48 13.1.0.036 590.44.01
+26.06 2.70.0 1.2.1 10.14.1.48 13.1 590.44
+26.05 2.69.0 1.2.1 10.14.1.48 13.1 590.44
+26.04 2.68.0 1.2.1 10.14.1.48 13.1 590.44
+26.03 2.67.0 1.2.0 10.14.1.48 13.1 590.44
+26.02 2.66.0 1.1.0 10.13.3.9 13.0.2.006 580.95.05
+26.01 2.65.0 1.1.0 10.13.3.9 13.0.2 580.95.05
+25.12 2.64.0 1.1.0 10.13.3.9 13.0.2 580.95.05
+25.11 2.63.0 1.0.3 10.13.3.9 13.0.2 580.95.05
+25.10 2.62.0 1.0.0 10.11.0.33 12.9.1.010 575.57.08
+25.09 2.61.0 1.0.0 10.11.0.33 12.9.1 575.57
+25.08 2.60.0 0.21.0 10.11.0.33 12.9.0.043 575.51.03
+25.07 2.59.1 0.20.0 10.10.0.31 12.9.0.036 575.51
+25.06 2.59.0 0.20.0 10.10.0.31 12.9.0 575.51
+25.05 2.58.0 0.19.0 10.9.0.34 12.8.1.012 570.124.06
+25.04 2.57.0 0.18.2 10.9.0.34 12.8.1 570.124
+25.03 2.56.0 0.18.0 10.9 12.8.1 570.124
+25.02 2.55.0 0.17.0.post1 10.8.0.43 12.8.0.038 570.86.10
+25.01 2.54.0 0.17.0 10.8.0.43 12.8.0 570.86.10
+""".splitlines()
+
+
+@pytest.mark.parametrize("line", _MATRIX, ids=lambda line: line.partition(" ")[0])
+def test_every_row_of_the_compatibility_matrix_is_in_the_table(line: str) -> None:
+    tag, server, name, tensorrt, cuda, driver = line.split()
+    release = release_of_tag(tag)
+    assert release is not None
+    box = next(box for box in release.containers if box.tag == tag)
+    assert (release.name, release.tensorrt, box.server, box.driver) == (name, tensorrt, server, driver)
+    assert release.cuda.startswith(cuda)  # the matrix writes the build number in some rows of a release only
+
+
+def test_the_table_has_no_container_beyond_the_matrix() -> None:
+    assert [box.tag for release in RELEASES for box in release.containers] == [
+        line.partition(" ")[0] for line in reversed(_MATRIX)
+    ]
+
+
+def test_a_candidate_after_the_removal_of_engines_is_not_given_its_neighbour_s_tensorrt() -> None:
+    assert (find_release("1.3.0rc22").tensorrt, find_release("1.3.0rc19").tensorrt) == ("", "10.14.1.48")

@@ -191,9 +191,11 @@ class _Layer:
         from trtbuild.quant.search.apply import quantized_weight
 
         with torch.no_grad():
-            for linear in (linear for group in groups for linear in group.linears if linear.module in recipes):
-                weight = linear.weight(self._module, self._prefix)
-                weight.copy_(quantized_weight(weight.float(), recipes[linear.module]))
+            for group in groups:
+                is_per_tensor = group.search is not None and group.search.is_per_tensor
+                for linear in (linear for linear in group.linears if linear.module in recipes):
+                    weight, recipe = linear.weight(self._module, self._prefix), recipes[linear.module]
+                    weight.copy_(quantized_weight(weight.float(), recipe, is_per_tensor=is_per_tensor))
         self._run_rows(cache=None, advance=lambda _: None)
 
     def _run_rows(self, *, cache: Any, advance: Callable[[int], None]) -> None:

@@ -1,4 +1,4 @@
-"""Files of samples as lists of records, each a function that returns its token ids: a record that is not taken is never tokenized.
+"""Files of samples as lists of records, whose token ids are asked for one by one: a record that is not taken is never tokenized.
 
 Knows the kinds of files. Does not know how many records are wanted, nor in which order.
 """
@@ -6,7 +6,8 @@ Knows the kinds of files. Does not know how many records are wanted, nor in whic
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,20 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.quant.calibrate.encode import Encoder
 from trtbuild.safetensors_file import TensorReader, read_header
 
-#: Returns the token ids of one record, [] for an empty one.
-Record = Callable[[], list[int]]
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One sample of a file or of the built-in texts.
+
+    Attributes:
+        where: which it is, for messages: file and line, or its number, counted from 1.
+        ids: returns its token ids, [] for an empty one.
+    """
+
+    where: str
+    ids: Callable[[], list[int]]
+
+
 #: The field of a JSONL record that is read unless another is named; "messages" and "input_ids" stand in for this one only.
 DEFAULT_FIELD = "text"
 _STAND_INS = ("messages", "input_ids")
@@ -36,21 +49,26 @@ def read_records(file: Path, encoder: Encoder, *, field: str, max_length: int, p
         TrtbuildError: the file cannot be read. A malformed JSONL line raises when its record is asked for.
     """
     if file.suffix == ".safetensors":
-        return [partial(list, row) for row in _rows_of_safetensors(file)]
+        return numbered(str(file), (partial(list, row) for row in _rows_of_safetensors(file)))
     if file.suffix == ".jsonl":
         return [
-            partial(_line, line, f"{file}:{number}", encoder, field)
+            Record(f"{file}:{number}", partial(_line, line, f"{file}:{number}", encoder, field))
             # Not splitlines(): U+2028 and U+0085 may stand unescaped inside a JSON string.
             for number, line in enumerate(_read_text(file, purpose).removesuffix("\n").split("\n"), start=1)
         ]
     blocks = [block.strip() for block in _read_text(file, purpose).replace("\r\n", "\n").split("\n\n")]
     blocks = [block for block in blocks if block]
     if len(blocks) == 1:
-        return _pieces(encoder.text(blocks[0]), max_length)
-    return [partial(encoder.text, block) for block in blocks]
+        return numbered(str(file), _pieces(encoder.text(blocks[0]), max_length))
+    return numbered(str(file), (partial(encoder.text, block) for block in blocks))
 
 
-def _pieces(ids: list[int], length: int) -> list[Record]:
+def numbered(origin: str, samples: Iterable[Callable[[], list[int]]]) -> list[Record]:
+    """Return samples as records that are known by their number."""
+    return [Record(f"{origin}: sample {number}", ids) for number, ids in enumerate(samples, start=1)]
+
+
+def _pieces(ids: list[int], length: int) -> list[Callable[[], list[int]]]:
     """Cut one long document: neighbouring pieces, none dropped."""
     return [partial(list, ids[start : start + length]) for start in range(0, len(ids), length)]
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.quant.calibrate.encode import Encoder, require_tokenizer
-from trtbuild.quant.calibrate.records import DEFAULT_FIELD, Record, read_records
+from trtbuild.quant.calibrate.records import DEFAULT_FIELD, Record, numbered, read_records
 from trtbuild.quant.calibrate.texts import TEXTS
 from trtbuild.source import SourceCheckpoint
 
@@ -54,13 +54,14 @@ def check_samples(source: SourceCheckpoint, file: Path | None, *, purpose: str =
     A JSONL file may hold token ids alone, so whether it needs the tokenizer shows when it is read.
 
     Raises:
-        TrtbuildError: calibration would fail.
+        TrtbuildError: the file is missing, or the tokenizer.
+        UsageError: it is of a kind that is not read.
     """
     if file is not None and not file.is_file():
         problem = "is not a file" if file.exists() else "does not exist"
         raise TrtbuildError(f"{purpose} file {file} {problem}", hint="give a text, JSONL or safetensors file")
     if file is not None and file.suffix not in _SUFFIXES:
-        raise TrtbuildError(
+        raise UsageError(
             f"{purpose} file {file} is of an unknown kind", hint=f"allowed endings: {', '.join(_SUFFIXES)}"
         )
     if file is None or file.suffix not in (".safetensors", ".jsonl"):
@@ -97,8 +98,9 @@ def load_samples(
     """
     check_samples(source, file, purpose=purpose)
     encoder = Encoder(source, purpose)
+    origin = str(file) if file else "built-in texts"
     records: list[Record] = (
-        [partial(encoder.text, text) for text in texts]
+        numbered(origin, (partial(encoder.text, text) for text in texts))
         if file is None
         else list(read_records(file, encoder, field=field, max_length=max_length, purpose=purpose))
     )
@@ -109,25 +111,28 @@ def load_samples(
     for record in records:
         if len(kept) == max_samples:
             break
-        row = record()
+        row = record.ids()
         empty += not row
         if row:
             cut += len(row) > max_length
             kept.append(tuple(row[:max_length]))
-    origin = str(file) if file else "built-in texts"
+            _require_known(kept[-1], record.where, vocab_size)
     if empty or cut:
         logger.info("%s: %s: %d empty samples skipped, %d cut to %d tokens", purpose, origin, empty, cut, max_length)
     if not kept:
         raise TrtbuildError(
             f"{origin}: no {purpose} sample is left; at least one is needed", hint="add texts to the file"
         )
-    low, high = min(map(min, kept)), max(map(max, kept))
+    return Samples(tuple(kept), origin)
+
+
+def _require_known(row: tuple[int, ...], where: str, vocab_size: int) -> None:
+    low, high = min(row), max(row)
     if low < 0 or high >= vocab_size:
         raise TrtbuildError(
-            f"{origin}: token id {low if low < 0 else high} is outside the vocabulary of {vocab_size}",
+            f"{where}: token id {low if low < 0 else high} is outside the vocabulary of {vocab_size}",
             hint="use the model's own tokenizer",
         )
-    return Samples(tuple(kept), origin)
 
 
 def _shuffled(records: list[Record], seed: int) -> list[Record]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Inputs that share a scale.
 GROUP = 16
-#: Magnitudes of the codes 0 to 7; bit 3 is the sign.
+#: Magnitudes of the E2M1 codes 0 to 7; bit 3 is the sign. Source: OCP Microscaling Formats (MX) v1.0, 5.3.3.
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 #: Largest value that the whole and a block scale of 448 stand for.
 LIMIT = MAGNITUDES[-1] * E4M3_MAX

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 _INT8_LIMIT = 127
 
 
-def quantized_weight(weight: Tensor, recipe: Recipe) -> Tensor:
+def quantized_weight(weight: Tensor, recipe: Recipe, *, is_per_tensor: bool = False) -> Tensor:
     """Return what the inputs are multiplied with in the end, before rounding of activations.
 
     Args:
         weight: [out, in] float32, original.
-        recipe: of 4-bit groups when it has scales, else of 8-bit output channels (code = rint(W' / scale), scale = row's amax / 127).
+        recipe: of 4-bit groups when it has scales, else of 8 bits (code = rint(W' / scale), scale = amax / 127).
+        is_per_tensor: amax is that of the whole weight instead of an output channel's.
 
     Returns:
         [out, in] float32.
@@ -31,7 +32,8 @@ def quantized_weight(weight: Tensor, recipe: Recipe) -> Tensor:
     factor = torch.ones(1, device=device) if recipe.pre_quant_scale is None else _tensor(recipe.pre_quant_scale, device)
     divided = weight / factor
     if recipe.weight_scale is None:
-        scales = divided.abs().amax(1, keepdim=True) / _INT8_LIMIT
+        amax = divided.abs().amax(1, keepdim=True)
+        scales = (amax.amax() if is_per_tensor else amax) / _INT8_LIMIT
         scales = torch.where(scales > 0, scales, 1.0)
         return (divided / scales).round_().clamp_(-_INT8_LIMIT - 1, _INT8_LIMIT).mul_(scales).mul_(factor)
     scales = _tensor(recipe.weight_scale, device)

@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from trtbuild.quant.codecs.nvfp4 import MAGNITUDES
 from trtbuild.safetensors_file import TensorInfo, TensorReader
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: E2M1 magnitudes by code 0 to 7; bit 3 is the sign.
-#: Source: OCP Microscaling Formats (MX) v1.0, 5.3.3.
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 #: An E8M0 byte e stands for 2 ** (e - 127), 255 for NaN. Source: OCP Microscaling Formats (MX) v1.0, 5.4.1.
 _E8M0_BIAS, _E8M0_NAN = 127, 255
 _WORD_BITS = 32
@@ -99,7 +97,7 @@ class E2m1Columns:
         import numpy as np
 
         packed = reader.read_rows(info, start, stop)
-        table = np.array([*E2M1, *(-value for value in E2M1)], dtype=np.float32)
+        table = np.array([*MAGNITUDES, *(-value for value in MAGNITUDES)], dtype=np.float32)
         both = np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), 2 * packed.shape[1])
         numbers: NDArray[np.float32] = table[both]
         return numbers

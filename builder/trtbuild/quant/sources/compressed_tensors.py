@@ -14,6 +14,7 @@ from typing import Any
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.quant.codecs.fp8 import E4M3_MAX
+from trtbuild.quant.codecs.nvfp4 import LIMIT
 from trtbuild.quant.sources.assemble import Declaration, as_mapping, kv_algorithm
 from trtbuild.quant.sources.coding import FP8, INT8, Coding, E2m1Columns, WordColumns, WordRows
 from trtbuild.quant.sources.grid import (
@@ -29,7 +30,6 @@ from trtbuild.safetensors_file import TensorReader
 from trtbuild.source import SourceCheckpoint
 
 _FLOATS = ("F32", "F16", "BF16")
-_NVFP4_MAX = 6.0 * E4M3_MAX
 #: Half the range -128 to 127, by which compressed-tensors divides.
 _INT8_HALF = 127.5
 
@@ -82,7 +82,7 @@ _NVFP4 = _Storage(
     "weight_packed", E2m1Columns(), (4,),
     {"tensor_group": ("NVFP4", "W4A16_NVFP4"), "group": ("NVFP4", "W4A16_NVFP4")},
     scale_dtypes=("F8_E4M3",), extra=(Part("weight_global_scale", ("F32",)),),
-    input_scale="input_global_scale", amax_per_input_scale=_NVFP4_MAX,
+    input_scale="input_global_scale", amax_per_input_scale=LIMIT,
 )  # fmt: skip
 #: (format, type of the weights) -> how they are stored.
 STORAGES: dict[tuple[str, str], _Storage] = {

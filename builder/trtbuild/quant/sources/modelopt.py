@@ -12,6 +12,7 @@ from typing import Any
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.quant.codecs.fp8 import E4M3_MAX
+from trtbuild.quant.codecs.nvfp4 import GROUP, LIMIT
 from trtbuild.quant.sources.assemble import Declaration, as_mapping, kv_algorithm
 from trtbuild.quant.sources.coding import FP8, INT8, SCALE, Coding, E2m1Columns, NibbleRows
 from trtbuild.quant.sources.grid import divide_groups, lay_grid, require_length, require_matrix
@@ -23,9 +24,6 @@ from trtbuild.source import SourceCheckpoint, read_json
 
 #: Side of the square blocks of `FP8_PB_WO`.
 _FP8_BLOCK = 128
-#: Inputs of an NVFP4 block, and what a static NVFP4 input scale of one stands for.
-_NVFP4_GROUP = 16
-_E2M1_MAX = 6.0
 _INT8_MAX = 127.0
 _FLOATS = ("F32", "F16", "BF16")
 _MIXED = "MIXED_PRECISION"
@@ -74,11 +72,11 @@ ALGORITHMS: dict[str, _Algorithm] = {
     ),
     "NVFP4": _Algorithm(
         "NVFP4", E2m1Columns(), (1, -1), ("F8_E4M3",),
-        extra=(_SECOND, _INPUT), global_scale=True, amax_per_input_scale=_E2M1_MAX * E4M3_MAX, group_size=_NVFP4_GROUP,
+        extra=(_SECOND, _INPUT), global_scale=True, amax_per_input_scale=LIMIT, group_size=GROUP,
     ),
     "W4A16_NVFP4": _Algorithm(
         "W4A16_NVFP4", E2m1Columns(), (1, -1), ("F8_E4M3",),
-        extra=(_SECOND,), global_scale=True, group_size=_NVFP4_GROUP,
+        extra=(_SECOND,), global_scale=True, group_size=GROUP,
     ),
     "W8A8_SQ_PER_CHANNEL": _Algorithm(
         "INT8", INT8, (1, 0), extra=(_PRE_QUANT, _INPUT), amax_per_input_scale=_INT8_MAX

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.quant.sources.result import QuantizedSource
 from trtbuild.source import SourceCheckpoint
+
+if TYPE_CHECKING:
+    from trtbuild.quant.sources.result import QuantizedSource
 
 #: `quant_method` -> module whose `declare` reads its declaration; loaded when such a folder comes.
 METHODS: dict[str, str] = {

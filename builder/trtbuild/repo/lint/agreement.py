@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtbuild.repo.lint.findings import Problem
-from trtbuild.repo.lint.repository import Model, Repository
+from trtbuild.repo.lint.findings import Problem, Rule
+from trtbuild.repo.lint.repository import CORE, Model, Repository
+from trtbuild.repo.proto import datatype_name
 
-CORE = "tensorrt_llm"
 CHAIN = ("preprocessing", CORE, "postprocessing", "ensemble", "tensorrt_llm_bls")
 
 
@@ -19,6 +19,7 @@ def batch_sizes(repository: Repository) -> Iterator[Problem]:
                 model.file,
                 f"max_batch_size is {model.config.max_batch_size}, {core.file} has {core.config.max_batch_size}",
                 "use one value for all of them",
+                model.line("max_batch_size"),
             )
 
 
@@ -31,6 +32,7 @@ def decoupled(repository: Repository) -> Iterator[Problem]:
                 model.file,
                 f"decoupled is {str(mine).lower()}, {core.file} has {str(its).lower()}",
                 "set model_transaction_policy.decoupled to the same value in both",
+                model.line("model_transaction_policy"),
             )
 
 
@@ -44,6 +46,7 @@ def tokenizer_dirs(repository: Repository) -> Iterator[Problem]:
             read[1].file,
             f"tokenizer_dir is '{folders[1]}', {read[0].file} has '{folders[0]}'",
             "use the same folder in both",
+            read[1].parameter_line("tokenizer_dir"),
         )
 
 
@@ -53,7 +56,32 @@ def postprocessing_instances(repository: Repository) -> Iterator[Problem]:
     groups = model.config.instance_group if model is not None and model.config is not None else ()
     count = sum(max(group.count, 1) for group in groups)
     if model is not None and count > 1:
-        yield Problem(model.file, f"postprocessing has {count} instances, streamed text needs 1", "set count to 1")
+        yield Problem(
+            model.file,
+            f"postprocessing has {count} instances, streamed text needs 1",
+            "set count to 1",
+            model.line("instance_group"),
+        )
+
+
+def bls_tensors(repository: Repository) -> Iterator[Problem]:
+    """Find tensors that the BLS model hands on with another type than the core has, which no server compares."""
+    for model, core in _chain(repository, ("tensorrt_llm_bls",)):
+        for side in ("input", "output"):
+            theirs = {tensor.name: tensor for tensor in getattr(core.config, side)}
+            for tensor in getattr(model.config, side):
+                other = theirs.get(tensor.name)
+                if (
+                    other is not None
+                    and 0 not in (other.data_type, tensor.data_type)
+                    and other.data_type != tensor.data_type
+                ):
+                    yield Problem(
+                        model.file,
+                        f"{side} '{tensor.name}' is {datatype_name(tensor.data_type)}, {core.file} has {datatype_name(other.data_type)}",
+                        "declare both with the same data_type",
+                        model.tensor_line(side, tensor.name),
+                    )  # fmt: skip
 
 
 def _chain(repository: Repository, names: tuple[str, ...]) -> Iterator[tuple[Model, Model]]:
@@ -63,3 +91,30 @@ def _chain(repository: Repository, names: tuple[str, ...]) -> Iterator[tuple[Mod
         model = repository.models.get(name)
         if core is not None and core.config is not None and model is not None and model.config is not None:
             yield model, core
+
+
+RULES: dict[str, Rule] = {
+    "batch-sizes-differ": Rule(
+        "warning", batch_sizes, "models of one chain that take other batches than the core",
+        "The smallest counts, and where is hard to see from outside (field report CR05, Triton specification 7.4).", "Use one value for all of them.",
+    ),
+    "decoupled-differs": Rule(
+        "error", decoupled, "a BLS model that streams where the core does not, or the other way round",
+        "`Streaming is only supported if model is deployed using decoupled mode`, whatever the other file says (field report CR07).",
+        "Use one value for both; the ensemble has none.",
+    ),
+    "tokenizer-differs": Rule(
+        "error", tokenizer_dirs, "a postprocessing that decodes with another tokenizer than preprocessing encodes with",
+        "The answers are another text than the model's (Triton specification 7.4).", "Use the same folder in both.",
+    ),
+    "postprocessing-instances": Rule(
+        "error", postprocessing_instances, "several instances of postprocessing",
+        "They take the pieces of one stream in turns, and what one holds back of a character the other does not have. The stock one is stateless, and breaks characters "
+        "anyway (Triton specification 1.3).", "Set count to 1.",
+    ),
+    "bls-datatype": Rule(
+        "error", bls_tensors, "tensors of a BLS model that have another type than in the core",
+        "Nobody compares them at load time; requests fail, or numbers are read wrongly (Triton specification 7.4, field report CR13).",
+        "Declare both with the same type.",
+    ),
+}  # fmt: skip

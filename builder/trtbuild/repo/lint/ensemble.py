@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trtbuild.repo.lint.findings import Problem
+from trtbuild.repo.lint import edits
+from trtbuild.repo.lint.findings import Problem, Rule
 from trtbuild.repo.lint.repository import Model, Repository
 from trtbuild.repo.proto import datatype_name
 
@@ -45,6 +46,7 @@ def member_exists(repository: Repository) -> Iterator[Problem]:
                     model.file,
                     f"a step names the model '{step.model_name}', which does not exist",
                     f"name one of: {', '.join(name for name in repository.models if name != model.folder)}",
+                    _line(model, step.model_name),
                 )
 
 
@@ -57,6 +59,7 @@ def tensor_exists(repository: Repository) -> Iterator[Problem]:
                 wire.ensemble.file,
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' does not exist",
                 f"it has: {known}",
+                _line(wire.ensemble, wire.tensor, wire.member_name),
             )
 
 
@@ -71,6 +74,7 @@ def declared_is_used(repository: Repository) -> Iterator[Problem]:
                         model.file,
                         f"{side} '{tensor.name}' is not in any {side}_map",
                         "map it, or remove the declaration",
+                        model.tensor_line(side, tensor.name),
                     )
 
 
@@ -86,6 +90,7 @@ def source_exists(repository: Repository) -> Iterator[Problem]:
                     model.file,
                     f"input '{wire.tensor}' of '{wire.member_name}' takes '{wire.name}', which nothing makes",
                     "name an input of the ensemble or an output of a step",
+                    _line(model, wire.tensor, wire.member_name),
                 )
         for name in sorted({name for name in sources if sources.count(name) > 1}):
             yield Problem(model.file, f"'{name}' is made by more than one step", "give each its own name")
@@ -99,7 +104,10 @@ def required_is_mapped(repository: Repository) -> Iterator[Problem]:
             for tensor in member.config.input if member and member.config is not None else ():
                 if not tensor.optional and tensor.name not in step.input_map:
                     yield Problem(
-                        model.file, f"'{step.model_name}' needs the input '{tensor.name}', not mapped", "map it"
+                        model.file,
+                        f"'{step.model_name}' needs the input '{tensor.name}', not mapped",
+                        "map it",
+                        _line(model, step.model_name),
                     )
 
 
@@ -112,6 +120,7 @@ def datatypes_agree(repository: Repository) -> Iterator[Problem]:
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' is {datatype_name(here.data_type)}, "
                 f"{origin} '{wire.name}' is {datatype_name(there.data_type)}",
                 "declare both with the same data_type",
+                _line(wire.ensemble, wire.tensor, wire.member_name),
             )
 
 
@@ -126,6 +135,7 @@ def dims_agree(repository: Repository) -> Iterator[Problem]:
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' has dims {list(here.dims)}, "
                 f"{origin} '{wire.name}' has {list(there.dims)}",
                 "declare both with the same dims",
+                _line(wire.ensemble, wire.tensor, wire.member_name),
             )
 
 
@@ -139,16 +149,33 @@ def batch_size_fits(repository: Repository) -> Iterator[Problem]:
                     model.file,
                     f"max_batch_size {model.config.max_batch_size} exceeds the {member.config.max_batch_size} of '{member.folder}'",
                     f"use at most {member.config.max_batch_size}",
+                    model.line("max_batch_size"),
                 )
 
 
 def has_no_instances(repository: Repository) -> Iterator[Problem]:
     """Find settings that an ensemble may not have, because its members have them."""
     for model in _ensembles(repository):
-        if model.config.instance_group:
-            yield Problem(model.file, "an ensemble cannot have an instance_group", "remove it")
-        if model.config.HasField("model_transaction_policy"):
-            yield Problem(model.file, "an ensemble takes its model_transaction_policy from its members", "remove it")
+        for field, wrong in (
+            ("instance_group", "an ensemble cannot have an instance_group"),
+            ("model_transaction_policy", "an ensemble takes its model_transaction_policy from its members"),
+        ):
+            node = model.tree.first(field)
+            if node is not None:
+                edit = edits.remove(model, node, f"remove {field}")
+                yield Problem(model.file, wrong, "remove it", model.line_of(node), edit)
+
+
+def _line(model: Model, name: str, member: str = "") -> int:
+    """Return the line of a step's map entry of that key, or of the step of that model; 0 when there is none."""
+    text = model.text or ""
+    for step in model.tree.all("ensemble_scheduling", "step"):
+        called = step.first("model_name")
+        is_step = called is not None and called.text(text) in (member, name)
+        entries = (key for kind in ("input_map", "output_map") for key in step.all(kind, "key")) if member else ()
+        if is_step and (found := next((key for key in entries if key.text(text) == name), called)) is not None:
+            return model.line_of(found)
+    return 0
 
 
 def _ensembles(repository: Repository) -> Iterator[Model]:
@@ -187,3 +214,45 @@ def _connections(repository: Repository) -> Iterator[tuple[Wire, str, Any, Any]]
 
 def _declaration(model: Model, side: str, name: str) -> Any:
     return next((tensor for tensor in getattr(model.config, side) if tensor.name == name), None)
+
+
+RULES: dict[str, Rule] = {
+    "ensemble-member": Rule(
+        "error", member_exists, "steps that name a model that does not exist",
+        "The server says `contains models that are not available or ambiguous` (Triton specification 7.3).", "Name a model of the repository.",
+    ),
+    "ensemble-tensor": Rule(
+        "error", tensor_exists, "maps that name a tensor that the member does not have",
+        "The server says `is mapping to non-existing input` (Triton specification 7.3).", "Name one of the member's tensors.",
+    ),
+    "ensemble-unused": Rule(
+        "error", declared_is_used, "inputs and outputs of an ensemble that no step takes or makes",
+        "The server says `is not used` (Triton specification 7.3).", "Map it, or remove the declaration.",
+    ),
+    "ensemble-unset": Rule(
+        "error", source_exists, "inputs of a step that nothing feeds, and tensors that two steps make",
+        "The server does not load the ensemble.", "Name an input of the ensemble or an output of one step.",
+    ),
+    "ensemble-required": Rule(
+        "error", required_is_mapped, "steps that leave out an input that their model needs",
+        "The server does not load the ensemble, or every request fails (field report CR16).", "Map it, or make it optional in the member.",
+    ),
+    "ensemble-datatype": Rule(
+        "error", datatypes_agree, "wires between tensors of different types",
+        "The server says `inconsistent data type` (Triton specification 7.3). The usual cause: `logits_datatype` or `prompt_embedding_table_data_type` filled "
+        "differently, or in one file only.", "Declare both ends with the same type.",
+    ),
+    "ensemble-dims": Rule(
+        "error", dims_agree, "wires between tensors whose shapes can never be equal",
+        "The server says `inconsistent shape` (Triton specification 7.3); -1 fits everything.", "Declare both ends with the same dims.",
+    ),
+    "ensemble-batch-size": Rule(
+        "error", batch_size_fits, "ensembles that take larger batches than one of their members",
+        "The server says `allows maximum batch size 8, but it contains model m which only allows` (Triton specification 7.3).",
+        "Use at most the smallest of the members.",
+    ),
+    "ensemble-scheduling": Rule(
+        "error", has_no_instances, "instances or a transaction policy on an ensemble",
+        "An ensemble has neither: `instance group should not be specified` (Triton specification 1.4, 7.3).", "Remove it; `--fix` does.",
+    ),
+}  # fmt: skip

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.repo.lint import pbtext
+from trtbuild.repo.lint.facts import Facts
+from trtbuild.repo.lint.pbtext import Node
 from trtbuild.repo.proto import ConfigSyntaxError, parse_config
 
 CONFIG = "config.pbtxt"
+#: The model of either of NVIDIA's repositories that runs the language model.
+CORE = "tensorrt_llm"
+#: Backend that runs engines in C++.
+ENGINE_BACKEND = "tensorrtllm"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """One folder of a repository.
 
@@ -42,21 +51,69 @@ class Model:
         """Whether it is put together from other models."""
         return bool(self.config.HasField("ensemble_scheduling"))
 
-    def parameters(self) -> dict[str, str]:
-        """Return the parameters."""
+    @property
+    def runs_engine(self) -> bool:
+        """Whether TensorRT-LLM's C++ backend runs it."""
+        return self.config is not None and self.config.backend == ENGINE_BACKEND
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """The parameters; of one that is given twice the last."""
         return {key: value.string_value for key, value in self.config.parameters.items()}
 
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters."""
+        return self.values
 
-@dataclass(frozen=True, slots=True)
+    @property
+    def tree(self) -> Node:
+        """The fields of config.pbtxt with their places in the text."""
+        return pbtext.parse(self.text or "")
+
+    def parameter_nodes(self, key: str | None = None) -> Iterator[tuple[str, Node]]:
+        """Yield key and place of every parameter, or of those of one key."""
+        for node in self.tree.all("parameters"):
+            found = node.first("key")
+            name = found.text(self.text or "") if found else ""
+            if found is not None and key in (None, name):
+                yield name, node
+
+    def line_of(self, node: Node | None) -> int:
+        """Return the number of the line that a field begins on, 0 for none."""
+        return pbtext.line_of(self.text or "", node.start) if node is not None else 0
+
+    def line(self, *path: str) -> int:
+        """Return the line of the first field at a path, 0 when there is none."""
+        return self.line_of(self.tree.first(*path))
+
+    def parameter_line(self, key: str) -> int:
+        """Return the line of a parameter, 0 when there is none."""
+        return self.line_of(next((node for _, node in self.parameter_nodes(key)), None))
+
+    def tensor_line(self, side: str, name: str) -> int:
+        """Return the line of the last declaration of a tensor, 0 when there is none."""
+        for node in reversed(list(self.tree.all(side))):
+            found = node.first("name")
+            if found is not None and found.text(self.text or "") == name:
+                return self.line_of(found)
+        return 0
+
+
+@dataclass(frozen=True)
 class Repository:
-    """All models of a repository, by folder name."""
+    """All models of a repository, by folder name, and what is known from elsewhere."""
 
     path: Path
     models: dict[str, Model]
+    facts: Facts = field(default_factory=Facts)
 
     def parsed(self) -> list[Model]:
         """Return the models whose configuration could be read."""
         return [model for model in self.models.values() if model.config is not None]
+
+    def engine_models(self) -> list[Model]:
+        """Return the models that the C++ backend runs."""
+        return [model for model in self.parsed() if model.runs_engine]
 
 
 def read_repository(path: Path) -> Repository:
@@ -81,6 +138,8 @@ def _read_model(repository: Path, folder: Path) -> Model:
         config = parse_config(text)
     except FileNotFoundError:
         syntax_error = "there is no such file"
+    except OSError as error:
+        syntax_error = error.strerror or str(error)
     except UnicodeDecodeError as error:
         syntax_error = f"it is not UTF-8: {error.reason} at byte {error.start}"
     except ConfigSyntaxError as error:

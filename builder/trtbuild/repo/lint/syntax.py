@@ -1,64 +1,91 @@
-"""Rules about one model by itself: its files, its name, its parameters."""
+"""Rules about one model by itself: its text, its files, its name, its batches."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
-from trtbuild.repo.lint.findings import Problem
-from trtbuild.repo.lint.repository import Repository
+from trtbuild.repo.lint import edits, pbtext
+from trtbuild.repo.lint.findings import Edit, Problem, Rule
+from trtbuild.repo.lint.names import MODEL_NAME
+from trtbuild.repo.lint.repository import Model, Repository
+from trtbuild.trtllm.backend_parameters import find_parameter
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}?|\{\{|\{%|\}\}|%\}")
-
-#: Parameters that must exist but may be empty: the backend looks them up and takes an empty one as "not set".
-MAY_BE_EMPTY = frozenset(["tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_path"])
-#: Models for which even those must have a value.
-NEEDS_TOKENIZER = frozenset(["preprocessing", "postprocessing"])
+PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}?|\{\{|\{%")
+#: Parameters of ours that hold text of the user's, in which anything may stand.
+FREE_TEXT = frozenset(["system_prompt", "stop_words"])
+_BACKEND = re.compile(r'\bbackend\s*:\s*["\'](?:tensorrtllm|\$\{triton_backend\})["\']')
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
 def unfilled(repository: Repository) -> Iterator[Problem]:
     """Find placeholders of a template that nobody filled."""
     for model in repository.models.values():
-        for number, line in enumerate((model.text or "").split("\n"), start=1):
-            code = line.partition("#")[0] if '"' not in line and "'" not in line else line
-            for match in PLACEHOLDER.finditer(code):
-                yield Problem(
-                    model.file,
-                    f"line {number} still has the placeholder {match[0]}",
-                    "render the repository with a value for it",
-                )
+        text = model.text or ""
+        if not any(mark in text for mark in ("${", "{{", "{%")):
+            continue
+        parameters = list(model.parameter_nodes())
+        is_engine = _BACKEND.search(text) is not None
+        for match in PLACEHOLDER.finditer(pbtext.without_comments(text)):
+            key, node = next(
+                ((key, node) for key, node in parameters if node.start <= match.start() < node.end), ("", None)
+            )
+            if key in FREE_TEXT:
+                continue
+            effect, edit = _effect(model, key, node, match[0]) if is_engine and node is not None else ("", None)
+            number = pbtext.line_of(text, match.start())
+            yield Problem(
+                model.file,
+                f"line {number} still has the placeholder {match[0]}{effect}",
+                "render the repository with a value for it",
+                number,
+                edit,
+            )
+
+
+def _effect(model: Model, key: str, node: pbtext.Node, placeholder: str) -> tuple[str, Edit | None]:
+    """Return what the C++ backend does with an unfilled parameter, and the edit after which it does the same without a word."""
+    parameter, value = find_parameter(key), node.first("value", "string_value")
+    if parameter is None or value is None or value.text(model.text or "") != placeholder:
+        return "", None
+    if parameter.on_failure == "refused":
+        return f": without a value of '{key}' the model does not load", None
+    if parameter.name == "gpt_model_path":
+        return ": without an engine the model does not load", None
+    if parameter.on_failure == "passed":
+        return f": the backend takes the text for the value of '{key}'", edits.remove(model, node, f"remove '{key}'")
+    effect = f": the backend warns and takes the default of '{key}', {parameter.default or 'not set'}"
+    if parameter.key_required_since is not None:
+        return effect, edits.set_value(value, "", f"leave '{key}' empty: the key must exist")
+    return effect, edits.remove(model, node, f"remove '{key}', so that the default holds")
 
 
 def readable(repository: Repository) -> Iterator[Problem]:
     """Find configurations Triton cannot read."""
     for model in repository.models.values():
         if model.syntax_error:
-            yield Problem(model.file, f"it cannot be read: {model.syntax_error}", "correct the line, or render again")
-
-
-def model_name(repository: Repository) -> Iterator[Problem]:
-    """Find names, also of ensemble members, that could lead out of the repository."""
-    for model in repository.models.values():
-        names = [model.folder]
-        if model.config is not None:
-            names += [step.model_name for step in model.config.ensemble_scheduling.step]
-        for name in names:
-            if not MODEL_NAME.fullmatch(name):
-                yield Problem(
-                    model.file,
-                    f"'{name}' is not allowed as a model name",
-                    "use letters, digits, '_', '-' and '.', no dot first",
-                )
+            place = re.match(r"(\d+):\d+", model.syntax_error)
+            has_mark = (model.text or "").startswith(_BOM)
+            yield Problem(
+                model.file,
+                f"it cannot be read: {model.syntax_error}{' (it begins with a byte order mark)' if has_mark else ''}",
+                "correct the line, or render again",
+                int(place[1]) if place else 0,
+                Edit(0, 1, "", "remove the byte order mark") if has_mark else None,
+            )
 
 
 def name_differs(repository: Repository) -> Iterator[Problem]:
     """Find models whose folder has another name than the model."""
     for model in repository.parsed():
         if model.config.name not in ("", model.folder):
+            node, is_name = model.tree.first("name"), MODEL_NAME.fullmatch(model.folder)
             yield Problem(
-                model.file, f"the model is named '{model.config.name}', its folder '{model.folder}'", "make them equal"
+                model.file,
+                f"the model is named '{model.config.name}', its folder '{model.folder}'",
+                "make them equal",
+                model.line_of(node),
+                edits.set_value(node, model.folder, f"name it {model.folder}") if is_name else None,
             )
 
 
@@ -82,30 +109,16 @@ def has_model_file(repository: Repository) -> Iterator[Problem]:
                 )
 
 
-def empty_parameter(repository: Repository) -> Iterator[Problem]:
-    """Find parameters that are there without a value."""
+def has_backend(repository: Repository) -> Iterator[Problem]:
+    """Find models that no backend runs."""
     for model in repository.parsed():
-        for key, value in model.parameters().items():
-            may_be_empty = key in MAY_BE_EMPTY and model.folder not in NEEDS_TOKENIZER
-            if not value and not may_be_empty:
-                yield Problem(model.file, f"parameter '{key}' is empty", "give it a value, or leave the parameter out")
-
-
-def duplicate_parameter(repository: Repository) -> Iterator[Problem]:
-    """Find parameters given twice, of which the last one silently wins."""
-    for model in repository.parsed():
-        keys = re.findall(r"\bparameters\s*:?\s*\{\s*key\s*:\s*[\"']([^\"']*)[\"']", model.text or "")
-        for key, count in Counter(keys).items():
-            if count > 1:
-                yield Problem(model.file, f"parameter '{key}' is given {count} times", "keep one")
-
-
-def instance_count(repository: Repository) -> Iterator[Problem]:
-    """Find instance groups without a positive count, which Triton takes for 1."""
-    for model in repository.parsed():
-        for group in model.config.instance_group:
-            if group.count < 1:
-                yield Problem(model.file, f"an instance_group has the count {group.count}", "use 1 or more")
+        config = model.config
+        if not (config.backend or config.platform or model.is_ensemble or config.default_model_filename):
+            yield Problem(
+                model.file,
+                "it names no backend, and none can be concluded",
+                'name one, e.g. backend: "tensorrtllm" or backend: "python"',
+            )
 
 
 def batch_size(repository: Repository) -> Iterator[Problem]:
@@ -113,10 +126,18 @@ def batch_size(repository: Repository) -> Iterator[Problem]:
     for model in repository.parsed():
         config = model.config
         if config.max_batch_size < 0:
-            yield Problem(model.file, f"max_batch_size is {config.max_batch_size}", "use 0 (no batching) or more")
+            yield Problem(
+                model.file,
+                f"max_batch_size is {config.max_batch_size}",
+                "use 0 (no batching) or more",
+                model.line("max_batch_size"),
+            )
         if config.HasField("dynamic_batching") and config.max_batch_size == 0:
             yield Problem(
-                model.file, "dynamic_batching needs batches, and max_batch_size is 0", "remove it, or use 1 or more"
+                model.file,
+                "dynamic_batching needs batches, and max_batch_size is 0",
+                "remove it, or use 1 or more",
+                model.line("dynamic_batching"),
             )
         for preferred in config.dynamic_batching.preferred_batch_size:
             if not 0 < preferred <= max(config.max_batch_size, 1):
@@ -124,4 +145,49 @@ def batch_size(repository: Repository) -> Iterator[Problem]:
                     model.file,
                     f"preferred_batch_size {preferred} exceeds max_batch_size {config.max_batch_size}",
                     f"use at most {config.max_batch_size}",
+                    model.line("dynamic_batching", "preferred_batch_size"),
                 )
+
+
+RULES: dict[str, Rule] = {
+    "unfilled": Rule(
+        "error", unfilled, "`${…}`, `{{`, `{%` left over from a template",
+        "Outside of quotes the text cannot be parsed and the server exits. In quotes the C++ backend mostly warns and takes a default, so that "
+        "the server runs with other values than were meant; a few keys stop it (Triton specification 1.7). Comments and the texts of a user "
+        "(`system_prompt`, `stop_words`) may hold anything.",
+        "Render the repository with a value for every name. `--fix` removes those of which the backend takes the default anyway.",
+    ),
+    "syntax": Rule(
+        "error", readable, "a `config.pbtxt` Triton cannot read, with line and column",
+        "The file is parsed with Triton's own protobuf messages; the server agreed in every case that was tried (Triton specification 7.2). A server exits on it.",
+        "Correct the line. Usual causes: a value without quotes, `True` in quotes, a comma at the end of a list, `//` for a comment, a byte order mark "
+        "(which `--fix` removes).",
+    ),
+    "name-differs": Rule(
+        "error", name_differs, "a model named unlike its folder",
+        "The server says `directory name must equal model name` and does not load it (Triton specification 7.3). No name at all is fine.",
+        "Make them equal; `--fix` writes the folder's name into the file.",
+    ),
+    "no-version": Rule(
+        "error", has_version, "a model without a version folder",
+        "`at least one version must be available under the version policy`: also an ensemble needs a folder with a number, which may be empty. "
+        "git drops empty folders; put a hidden file in (Triton specification 1, 7.3).",
+        "Create the folder `1`.",
+    ),
+    "no-model-file": Rule(
+        "error", has_model_file, "a Python model without `model.py`",
+        "The server does not refuse it: it hangs, for more than a minute (Triton specification 7.3).",
+        "Put the model's code there, or name it in `default_model_filename`.",
+    ),
+    "no-backend": Rule(
+        "error", has_backend, "a model that names neither backend nor platform",
+        "Triton does not know what to run it with, unless a file name of the model tells.",
+        "Add `backend`.",
+    ),
+    "batch-size": Rule(
+        "error", batch_size, "batch sizes Triton refuses, and dynamic batching where there are no batches",
+        "The server refuses a negative size and a preferred size above the largest. It accepts dynamic batching without batches, which does nothing "
+        "(Triton specification 7.3).",
+        "Use sizes from 0 to `max_batch_size`; with 0 remove `dynamic_batching`.",
+    ),
+}  # fmt: skip

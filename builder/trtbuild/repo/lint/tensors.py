@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from trtbuild.repo.lint.findings import Problem
+from trtbuild.repo.lint import edits
+from trtbuild.repo.lint.findings import Edit, Problem, Rule
 from trtbuild.repo.lint.repository import Model, Repository
 
 
@@ -16,7 +17,13 @@ def duplicate_tensor(repository: Repository) -> Iterator[Problem]:
         for side in ("input", "output"):
             for name, count in Counter(tensor.name for tensor in getattr(model.config, side)).items():
                 if count > 1:
-                    yield Problem(model.file, f"{side} '{name}' is declared {count} times", "keep one")
+                    yield Problem(
+                        model.file,
+                        f"{side} '{name}' is declared {count} times",
+                        "keep one",
+                        model.tensor_line(side, name),
+                        _repeated(model, side, name),
+                    )
 
 
 def datatype(repository: Repository) -> Iterator[Problem]:
@@ -25,18 +32,31 @@ def datatype(repository: Repository) -> Iterator[Problem]:
         if not tensor.name:
             yield Problem(model.file, "a tensor has no name", "name it")
         if tensor.data_type == 0:
-            yield Problem(model.file, f"tensor '{tensor.name}' has no data_type", "give it one, e.g. TYPE_INT32")
+            yield Problem(
+                model.file,
+                f"tensor '{tensor.name}' has no data_type",
+                "give it one, e.g. TYPE_INT32",
+                _line(model, tensor),
+            )
 
 
 def dims(repository: Repository) -> Iterator[Problem]:
     """Find shapes Triton refuses."""
     for model, tensor in _tensors(repository):
         if not tensor.dims:
-            yield Problem(model.file, f"tensor '{tensor.name}' has no dims", "give it dims, e.g. dims: [ -1 ]")
+            yield Problem(
+                model.file,
+                f"tensor '{tensor.name}' has no dims",
+                "give it dims, e.g. dims: [ -1 ]",
+                _line(model, tensor),
+            )
         for size in tensor.dims:
             if size == 0 or size < -1:
                 yield Problem(
-                    model.file, f"tensor '{tensor.name}' has a dimension of {size}", "use 1 or more, or -1 for any"
+                    model.file,
+                    f"tensor '{tensor.name}' has a dimension of {size}",
+                    "use 1 or more, or -1 for any",
+                    _line(model, tensor),
                 )
 
 
@@ -44,3 +64,35 @@ def _tensors(repository: Repository) -> Iterator[tuple[Model, Any]]:
     for model in repository.parsed():
         for tensor in (*model.config.input, *model.config.output):
             yield model, tensor
+
+
+def _line(model: Model, tensor: Any) -> int:
+    return model.tensor_line("input", tensor.name) or model.tensor_line("output", tensor.name)
+
+
+def _repeated(model: Model, side: str, name: str) -> Edit | None:
+    """Return an edit that removes the last declaration of a tensor, if it says what the first one says."""
+    text = model.text or ""
+    nodes = [
+        node for node in model.tree.all(side) if (found := node.first("name")) is not None and found.text(text) == name
+    ]
+    same = len({"".join(node.text(text).split()) for node in nodes}) == 1
+    return edits.remove(model, nodes[-1], f"remove the second '{name}'") if nodes and same else None
+
+
+RULES: dict[str, Rule] = {
+    "duplicate-tensor": Rule(
+        "error", duplicate_tensor, "tensors declared twice",
+        "Triton accepts it and takes one of them (Triton specification 7.3). The stock ensemble lists kv_cache_alloc_total_blocks twice.",
+        "Keep one; `--fix` removes a second one that says the same.",
+    ),
+    "tensor-type": Rule(
+        "error", datatype, "tensors without a name or a type", "The server refuses to load the model.",
+        "Name it, and give it a `data_type`.",
+    ),
+    "tensor-dims": Rule(
+        "error", dims, "tensors without dims, or with dims that no tensor can have",
+        "The server says `must specify 'dims'` or `dimension must be integer >= 1, or -1` (Triton specification 7.3).",
+        "Use sizes of 1 and more, or -1 for any.",
+    ),
+}  # fmt: skip

@@ -1,6 +1,6 @@
-"""Checks of this machine: does it have what `trtbuild demo` needs, and if not, what is to be done.
+"""Does this machine have what `trtbuild demo` needs, and if not, what is to be done.
 
-A check returns findings and changes nothing. To add one, write a function and put it into `CHECKS`.
+A check returns findings and changes nothing. To add one, write a function and put it into `CHECKS`. GPUs are none of it: the demo needs none.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from trtbuild.demo.fetch import GGUF, package_folder
+from trtbuild.doctor.finding import Finding, Status
 from trtbuild.errors import TrtbuildError
-from trtbuild.machine import available_memory_bytes, gpu_names, usable_cores
+from trtbuild.machine import available_memory_bytes, usable_cores
 from trtbuild.requirements import own_requirements
 from trtbuild.serve.locate import find_server, install_command
 from trtbuild.serve.ports import Ports, resolve
@@ -33,34 +32,6 @@ MEMORY_FLOOR_BYTES = 2 * 2**30
 MEMORY_COMFORT_BYTES = 4 * 2**30
 #: The carrier wheel is built for this C library (its tag is manylinux_2_35).
 GLIBC_FLOOR = (2, 35)
-
-Status = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report.
-
-    Attributes:
-        name: what was looked at.
-        status: "ok", "warn" (works, but read this) or "fail" (the demo will not run).
-        detail: what was found.
-        remedy: what to do about it; empty when there is nothing to do.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    remedy: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as plain values."""
-        return asdict(self)
-
-
-def examine() -> list[Finding]:
-    """Run every check and return the findings in order."""
-    return [finding for check in CHECKS for finding in check()]
 
 
 def check_platform() -> Iterator[Finding]:
@@ -134,13 +105,16 @@ def check_server() -> Iterator[Finding]:
 
 def check_ports() -> Iterator[Finding]:
     """The default ports; taken ones are no obstacle, since others can be named and 0 picks a free one."""
-    serving = Serving()
+    yield port_finding(Serving())
+
+
+def port_finding(serving: Serving) -> Finding:
+    """Return whether the ports of a server can be bound, each that cannot by its number (field report LM02)."""
     try:
         resolve(serving.address, Ports(serving.http_port, serving.grpc_port, serving.metrics_port))
     except TrtbuildError as error:
-        yield Finding("ports", "warn", error.message, error.hint)
-    else:
-        yield Finding("ports", "ok", f"{serving.http_port}, {serving.grpc_port}, {serving.metrics_port} are free")
+        return Finding("ports", "warn", error.message, error.hint)
+    return Finding("ports", "ok", f"{serving.http_port}, {serving.grpc_port}, {serving.metrics_port} are free")
 
 
 def check_disk() -> Iterator[Finding]:
@@ -187,13 +161,6 @@ def check_processors() -> Iterator[Finding]:
     yield Finding("processor cores", "ok" if cores >= 2 else "warn", f"{cores:g}", remedy)
 
 
-def check_gpu() -> Iterator[Finding]:
-    """GPUs are for the targets that need one; the demo does not."""
-    yield Finding(
-        "gpu", "ok", "; ".join(gpu_names()) or "none, and none is needed: the reference target runs on the CPU"
-    )
-
-
 def check_model() -> Iterator[Finding]:
     """The demo's model, which the demo fetches itself where it is missing."""
     file = package_folder() / GGUF
@@ -216,6 +183,5 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_memory,
     check_shared_memory,
     check_processors,
-    check_gpu,
     check_model,
 )

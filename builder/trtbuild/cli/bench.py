@@ -1,0 +1,55 @@
+"""`trtbuild bench`: load-test a server, closed or open loop, and say what the numbers are worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trtbuild.cli import bench_options as options
+from trtbuild.cli.options import common, json_output
+
+
+@click.command(
+    epilog="Example: trtbuild bench --rate 4 --duration 60s --slo ttft.p95=500ms,itl.p95=40ms --html report.html"
+)
+@options.server
+@options.load
+@options.prompts
+@options.verdict
+@options.output
+@json_output
+@common
+def bench(as_json: bool, quiet: bool, **given: Any) -> None:
+    """Load-test a Triton or OpenAI-compatible server: latencies with intervals, goodput, capacity."""
+    from trtbuild.cli.bench_settings import from_options
+    from trtbuild.console import print_json, stdout_console
+    from trtbuild.errors import CheckFailed
+    from trtbuild_client.load.session import failure, terminal_line
+    from trtbuild_client.load.show import table
+
+    test, files = from_options(given, show=terminal_line(is_quiet=quiet))
+    extra: dict[str, Any] = {}
+    if given["find_capacity"]:
+        from trtbuild_client.load.capacity_run import search
+
+        capacity = search(test)
+        extra = {"capacity": capacity.to_json()}
+        summaries = [summary for summary, _ in test.runs]
+    else:
+        summaries = test.execute()
+    test.write(files, extra)
+    if as_json:
+        print_json(test.document(extra, has_records=False))
+    else:
+        for summary in summaries:
+            stdout_console().print(table(summary))
+        if extra:
+            stdout_console().print(capacity.text())
+    if any(summary.client["interrupted"] for summary in summaries):
+        raise KeyboardInterrupt
+    if given["find_capacity"]:  # its points are overloaded on purpose
+        return
+    problem = failure(summaries, max_error_rate=given["max_error_rate"], allow_invalid=given["allow_invalid"])
+    if problem is not None:
+        raise CheckFailed(problem[0], hint=problem[1])

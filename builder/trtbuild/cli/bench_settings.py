@@ -1,0 +1,95 @@
+"""From the options of `trtbuild bench` to a load test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trtbuild.errors import UsageError
+from trtbuild_client.load.datasets import Lengths
+from trtbuild_client.load.endpoints import APIS
+from trtbuild_client.load.session import Files, LoadTest
+from trtbuild_client.load.settings import Load, Prompts
+from trtbuild_client.load.slo import parse
+from trtbuild_client.load.target import Target
+from trtbuild_client.load.validity import Allowed
+from trtbuild_client.parameters import PARAMETERS
+
+#: Options that are taken over by their name.
+_LOAD = (
+    "concurrency", "rates", "ramp", "arrivals", "burstiness", "requests", "duration_s", "processes", "seed", "is_streaming",
+    "timeout_s", "first_token_s", "stall_s", "drain_s",
+)  # fmt: skip
+_PROMPTS = (
+    "path",
+    "text",
+    "tokenizer",
+    "prefix_tokens",
+    "prefix_groups",
+    "turns",
+    "speed",
+    "number",
+    "max_seq_len",
+    "seed",
+)
+
+
+def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None) -> tuple[LoadTest, Files]:
+    """Return the load test that was asked for, and where its results go.
+
+    Raises:
+        UsageError: options that contradict each other.
+        ClientError: values that cannot be.
+    """
+    if given["find_capacity"] and not given["slo"]:
+        raise UsageError(
+            "--find-capacity without --slo", hint="Say what is to be met: --slo ttft.p95=500ms,itl.p95=40ms."
+        )
+    if given["path"] and given["text"]:
+        raise UsageError("--dataset and --prompt at once", hint="Give one of them.")
+    warmup_requests, warmup_s = given["warmup"]
+    allowed = Allowed(given["max_client_cpu"], given["max_send_lag_s"] * 1e9, given["max_loop_lag_s"] * 1e9)
+    load = Load(
+        **{name: given[name] for name in _LOAD if given[name] is not None},
+        warmup_requests=warmup_requests,
+        warmup_s=warmup_s,
+        ramp_up_s=given["ramp_up_s"] or 0.0,
+        allowed=allowed,
+    )
+    prompts = Prompts(
+        **{name: given[name] for name in _PROMPTS},
+        input_tokens=Lengths(*given["input_tokens"]),
+        output_tokens=Lengths(*given["output_tokens"]),
+        think_s=given["think_s"] or 0.0,
+    )
+    files = Files(given["output"], given["html"], given["csv_path"], given["parquet_path"], given["aiperf_path"])
+    if files.parquet is not None:
+        from trtbuild_client.load.exports import need_pyarrow
+
+        need_pyarrow()  # found out now, not after the run
+    return LoadTest(_target(given), load, prompts, parse(given["slo"]) if given["slo"] else (), show), files
+
+
+def _target(given: Mapping[str, Any]) -> Target:
+    parameters = dict(given["parameters"])
+    target = Target(
+        url=given["url"],
+        model=given["model"],
+        api=given["api"],
+        is_streaming=given["is_streaming"],
+        headers=dict(given["headers"]),
+        has_fixed_length=given["fixed_length"],
+        is_cumulative=given["cumulative"],
+        streams_per_connection=given["streams_per_connection"],
+        timeout_s=given["timeout_s"],
+        transport=given["transport"],
+    )
+    from dataclasses import replace
+
+    if target.kind in APIS:
+        fixed = {"ignore_eos": True} if given["fixed_length"] and target.kind.startswith("openai") else {}
+        return replace(target, tensors={**fixed, **parameters})
+    named = {name: value for name, value in parameters.items() if name in PARAMETERS}
+    return replace(
+        target, options=named, tensors={name: each for name, each in parameters.items() if name not in PARAMETERS}
+    )

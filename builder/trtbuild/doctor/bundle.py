@@ -1,0 +1,165 @@
+"""An archive for a bug report: what doctor found, versions, manifests, configs and the ends of logs. No weights, no secrets.
+
+Only files that are listed here go in, only variables that are listed here are named, and everything passes the `Redactor`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild import __version__
+from trtbuild.doctor.finding import Finding
+from trtbuild.doctor.redact import Redactor
+from trtbuild.doctor.software import installed_packages
+from trtbuild.doctor.survey import Survey
+from trtbuild.errors import UsageError
+
+#: Files of an artifact that say what it is.
+CONFIGS = (
+    "trtbuild.yaml", "manifest.json", "config.json", "hf_quant_config.json", "quant_cfg.json", "generation_config.json", "evaluation.json",
+    "config.pbtxt", "model.yaml",
+)  # fmt: skip
+LOGS = "*.log"
+#: Larger files are not configs.
+_LARGEST_CONFIG_BYTES = 2**20
+LOG_LINES = 500
+#: Read from the end of a log to find its last lines.
+_LOG_BYTES = 2**20
+#: Files in one archive; a folder with more is not a deployment.
+_MOST_FILES = 200
+#: Environment variables that say how CUDA, NCCL, MPI, Triton and Python are set up, and that hold no secrets. All others stay out.
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_VERSION", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TRITON_SERVER_VERSION", "NVIDIA_PRODUCT_NAME",
+    "TRITON_SERVER_VERSION", "TRT_VERSION", "NCCL_VERSION", "NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME",
+    "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_MCA_gds", "SLURM_NTASKS", "SLURM_PROCID", "TRTLLM_ORCHESTRATOR", "TLLM_LOG_LEVEL",
+    "OMP_NUM_THREADS", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "TMPDIR", "HF_HUB_OFFLINE", "KUBERNETES_SERVICE_PORT",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An archive that was written.
+
+    Attributes:
+        path: of the archive.
+        files: names in it.
+        left_out: files of the artifact that did not go in, with the reason.
+    """
+
+    path: Path
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def write_bundle(
+    path: Path,
+    findings: Iterable[Finding],
+    facts: Survey,
+    *,
+    artifact: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> Bundle:
+    """Write the archive; it appears whole or not at all.
+
+    Args:
+        path: a name that ends in .tar.gz.
+        findings: of doctor.
+        facts: of this machine.
+        artifact: folder whose configs and logs go in; None: none.
+        environment: of this process unless given.
+        force: replace an existing archive.
+
+    Raises:
+        UsageError: the name does not end in .tar.gz.
+        TrtbuildError: the file exists, or its folder does not.
+    """
+    if not path.name.endswith((".tar.gz", ".tgz")):
+        raise UsageError(f"--bundle {path} is no .tar.gz", hint="name it e.g. report.tar.gz")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists", hint="name another file, or remove it")
+    found = os.environ if environment is None else environment
+    redactor = Redactor.of_this_machine(found)
+    left_out: list[str] = []
+    members: dict[str, str] = {}
+    for name, value in _facts(list(findings), facts, found).items():
+        members[name] = json.dumps(redactor.value(value), indent=2, ensure_ascii=False) + "\n"
+    for name, text in _files(artifact, left_out) if artifact else ():
+        members[f"artifact/{redactor.text(name)}"] = redactor.file(name, text)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(_archive(members))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Bundle(path, tuple(members), tuple(map(redactor.text, left_out)))
+
+
+def _facts(findings: list[Finding], facts: Survey, environment: Mapping[str, str]) -> dict[str, Any]:
+    packages = {copy.name: copy.version for copy in reversed(list(installed_packages(sys.path)))}
+    return {
+        "doctor.json": {
+            "ok": not any(each.status == "fail" for each in findings),
+            "has_gpu": bool(facts.gpus.devices),
+            "findings": [each.to_json() for each in findings],
+        },
+        "machine.json": facts.to_json(),
+        "versions.json": {
+            "trtbuild": __version__,
+            "python": sys.version,
+            "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "libc": " ".join(platform.libc_ver()),
+            "packages": dict(sorted(packages.items())),
+        },
+        "environment.json": {name: environment[name] for name in VARIABLES if name in environment},
+    }
+
+
+def _files(artifact: Path, left_out: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield relative name and text of each config, and the end of each log; links that leave the folder are not followed."""
+    root = artifact.resolve()
+    wanted = [file for pattern in (*CONFIGS, LOGS) for file in sorted(artifact.rglob(pattern))]
+    for number, file in enumerate(wanted):
+        name = file.relative_to(artifact).as_posix()
+        if not file.is_file() or not file.resolve().is_relative_to(root):
+            left_out.append(f"{name}: not a file of this folder")
+        elif number >= _MOST_FILES:
+            left_out.append(f"{name}: more than {_MOST_FILES} files")
+        elif file.suffix == ".log":
+            yield name, _end_of(file)
+        elif file.stat().st_size > _LARGEST_CONFIG_BYTES:
+            left_out.append(f"{name}: {file.stat().st_size} bytes")
+        else:
+            yield name, file.read_text(encoding="utf-8", errors="replace")
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LOG_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    if size > _LOG_BYTES:
+        lines = lines[1:]  # cut in the middle, where half a token would look like none
+    return "\n".join(lines[-LOG_LINES:]) + "\n"
+
+
+def _archive(members: Mapping[str, str]) -> bytes:
+    """Return a .tar.gz of texts, without times, owners or the name of the machine's user."""
+    raw = io.BytesIO()
+    with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, text in members.items():
+            content = text.encode("utf-8", errors="replace")
+            entry = tarfile.TarInfo(f"trtbuild-report/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return raw.getvalue()

@@ -1,0 +1,101 @@
+"""What the work takes beside the GPUs: host memory, disk and time of the conversion and of building engines, memory of the server.
+
+Rates are those of docs/performance.md, measured on a virtual machine with two CPUs; on another disk they are others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.convert.plan import ConversionPlan
+from trtbuild.memory.buffers import PINNED_BYTES
+from trtbuild.memory.estimate import Estimate
+from trtbuild.memory.kv import host_blocks
+from trtbuild.spec import Deployment
+
+_GB = 10**9
+#: GB of source per second by what is done with each weight (docs/performance.md).
+_RATES = {"copy": 0.279, "fp8": 0.321, "int4": 0.285}
+#: Peak memory of the interpreter with numpy, and what a conversion uses above it unless --memory says otherwise.
+_INTERPRETER_BYTES = 80 * 2**20
+_BUDGET_BYTES = 2**30
+#: trtllm-build holds the rank file, what it makes of it, and the serialized engine: 2 to 3 times a rank (checkpoint specification 6.3).
+_BUILD_FACTORS = (2, 3)
+
+
+@dataclass(frozen=True)
+class HostNeeds:
+    """Bytes and seconds.
+
+    Attributes:
+        conversion_bytes: memory of the conversion, its --memory budget and one decoder layer in float32 when it calibrates.
+        disk_bytes: of the checkpoint, of recipes while it is made, and of engines.
+        conversion_s: without calibration.
+        build_bytes: (least, most) memory of trtllm-build over all workers, None for other targets.
+        server_bytes: host memory of the server beside Python processes: pinned pool, host KV cache, adapters.
+        host_kv_blocks: of the host pool.
+    """
+
+    conversion_bytes: int
+    disk_bytes: int
+    conversion_s: float
+    calibrates: bool
+    build_bytes: tuple[int, int] | None
+    server_bytes: int
+    host_kv_blocks: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "conversion_memory_bytes": self.conversion_bytes,
+            "disk_bytes": self.disk_bytes,
+            "conversion_s": round(self.conversion_s, 1),
+            "conversion_s_excludes_calibration": self.calibrates,
+            "build_memory_bytes": list(self.build_bytes) if self.build_bytes else None,
+            "server_memory_bytes": self.server_bytes,
+            "host_kv_blocks": self.host_kv_blocks,
+        }
+
+
+def host_needs(deployment: Deployment, plan: ConversionPlan, it: Estimate | None, written: int) -> HostNeeds:
+    """Return what a deployment needs beside its GPUs.
+
+    Args:
+        deployment: the deployment.
+        plan: its conversion.
+        it: its estimate; without one (target reference) there is no engine and no host pool.
+        written: bytes of the checkpoint.
+    """
+    engines = [rank.weights.nbytes for rank in it.ranks] if it and deployment.target == "tensorrt" else []
+    adapters = deployment.lora.host_cache_bytes if deployment.lora.adapters else 0
+    cache = deployment.kv_cache.host_cache_bytes
+    return HostNeeds(
+        _INTERPRETER_BYTES + _BUDGET_BYTES + (_layer_bytes(plan) if plan.needs_calibration else 0),
+        written + plan.recipe_bytes + sum(engines),
+        plan.read_bytes / _GB / _RATES[_kind(plan)],
+        plan.needs_calibration,
+        _build_bytes(engines, deployment.engine.workers) if engines else None,
+        PINNED_BYTES + cache + adapters,
+        min((host_blocks(rank.cache, cache // len(it.ranks)) for rank in it.ranks), default=0) if it else 0,
+    )
+
+
+def _kind(plan: ConversionPlan) -> str:
+    codecs = {
+        form.codec.packing for scheme in plan.layout.schemes if (form := scheme.ranks or scheme.unified) and form.codec
+    }
+    return "int4" if any(packing != (1, 1) for packing in codecs) else "fp8" if codecs else "copy"
+
+
+def _layer_bytes(plan: ConversionPlan) -> int:
+    parts = [part for slot in plan.layout.slots if slot.layer == 0 for part in slot.parts]
+    return 4 * sum(math.prod(part.shape) for part in parts)
+
+
+def _build_bytes(engines: Sequence[int], workers: int | None) -> tuple[int, int]:
+    at_once = min(workers or len(engines), len(engines))
+    largest = sorted(engines, reverse=True)[:at_once]
+    return sum(largest) * _BUILD_FACTORS[0], sum(largest) * _BUILD_FACTORS[1]

@@ -1,0 +1,361 @@
+"""The loop that sends, reads and records: one thread, one epoll, any number of requests.
+
+Times of arrival are those at which the system said that a socket has data, so that work on one answer delays the time of no other.
+A request's clock starts when it was due: at its time on the schedule (open loop) or when its turn came (closed loop). What was sent late
+was sent late: `sent_ns - due_ns` is the client's own part, and is reported.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+
+from trtbuild_client.load.connections import Connection
+from trtbuild_client.load.conversation import Conversation, Endpoint
+from trtbuild_client.load.exchange import Exchange, Job
+from trtbuild_client.load.outcomes import Mark, Outcome
+from trtbuild_client.load.strain import Strain
+from trtbuild_client.load.table import RecordTable
+from trtbuild_client.load.workload import Limits, Workload
+
+#: How often deadlines are looked at: often enough for the shortest of them.
+_SWEEP_NS = (10_000_000, 100_000_000)
+_TICK_NS = 500_000_000
+#: The longest sleep of the loop; a sleep that is longer than asked for shows that the machine is busy.
+_MAX_SLEEP_NS = 10_000_000
+#: epoll counts milliseconds; a wait that ends within so much is left to select, which counts microseconds.
+_FINE_NS = 2_000_000
+#: After the last answer.
+_LISTEN_NS = 200_000_000
+#: Before a conversation goes on after its server could not be reached.
+_BACKOFF_NS = 100_000_000
+_UNREACHABLE = (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECTION_LOST, Outcome.SERVER_GOING_AWAY)
+
+
+class Driver:
+    """Runs a workload against an endpoint.
+
+    Args:
+        endpoint: where to send.
+        workload: what to send and when.
+        on_tick: called twice a second with the driver, for progress and for rules that stop the run early: it does when True is returned.
+        table: where requests are recorded.
+
+    Attributes:
+        strain: how busy this process was.
+        peak: most requests in flight at the same time.
+        sent: requests sent.
+        connections_opened: connections made.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        workload: Workload,
+        *,
+        on_tick: Callable[[Driver], bool] = lambda driver: False,
+        table: RecordTable | None = None,
+    ) -> None:
+        self.table = RecordTable() if table is None else table
+        self.strain = Strain()
+        self.peak = self.sent = self.connections_opened = 0
+        self.started_ns = 0
+        self.active: dict[Exchange, Connection] = {}
+        self._endpoint = endpoint
+        self._work = workload
+        self._limits = workload.limits
+        self._on_tick = on_tick
+        self._epoll = select.epoll()
+        self._epoll_list = [self._epoll]
+        self._by_fd: dict[int, Connection] = {}
+        self._idle: deque[Connection] = deque()
+        self._conversations: dict[Exchange, Conversation] = {}
+        self._due: list[tuple[int, int, Conversation]] = []  # a heap: time, order, conversation
+        self._order = 0
+        self._next_start = 0  # open loop: of the schedule
+        self._next_session = 0
+        self._ended: deque[Exchange] = deque()
+        self._is_stopping = False
+        self._last_sent_ns = self._last_end_ns = 0
+        self._sweep_ns = _sweep_ns(workload.limits)
+
+    # Watcher
+
+    def watch(self, connection: Connection, mask: int) -> None:
+        """See `connections.Watcher`."""
+        if connection.fd in self._by_fd:
+            self._epoll.modify(connection.fd, mask)
+        else:
+            self._by_fd[connection.fd] = connection
+            self._epoll.register(connection.fd, mask)
+
+    def unwatch(self, connection: Connection) -> None:
+        """See `connections.Watcher`."""
+        if self._by_fd.pop(connection.fd, None) is not None:
+            try:
+                self._epoll.unregister(connection.fd)
+            except OSError:  # a socket that is closed is forgotten by the system itself
+                pass
+
+    def free(self, connection: Connection) -> None:
+        """See `connections.Watcher`."""
+        if not connection.is_idle and not connection.is_closed and self._endpoint.can_take(connection):
+            connection.is_idle = True
+            self._idle.append(connection)
+
+    # The run
+
+    def run(self, epoch_ns: int | None = None) -> RecordTable:
+        """Run to the end and return the records.
+
+        Args:
+            epoch_ns: when the run begins; now if not given.
+
+        Raises:
+            KeyboardInterrupt: it was interrupted; requests that ran are recorded as cancelled.
+        """
+        thresholds = gc.get_threshold()
+        gc.freeze()  # what is there stays; looking at it again would stop the loop for milliseconds
+        gc.set_threshold(100_000, 50, 100)
+        self.started_ns = time.perf_counter_ns() if epoch_ns is None else epoch_ns
+        self.strain.start()
+        try:
+            self._begin()
+            self._loop()
+        except KeyboardInterrupt:
+            self.cancel(time.perf_counter_ns())
+            raise
+        finally:
+            self.strain.stop()
+            for connection in list(self._by_fd.values()):
+                connection.close(time.perf_counter_ns())
+            self._epoll.close()
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
+        return self.table
+
+    def cancel(self, now_ns: int) -> None:
+        """Give up all that runs, and begin nothing more."""
+        self._is_stopping = True
+        for exchange, connection in list(self.active.items()):
+            self._give_up(exchange, connection, Outcome.CANCELLED, now_ns, "given up by the client")
+        self._settle(now_ns)
+
+    def _begin(self) -> None:
+        if self._work.starts is not None:
+            return
+        step = self._work.ramp_ns // max(self._work.concurrency, 1)
+        for index in range(self._work.concurrency):
+            self._later(self.started_ns + index * step, self._conversation())
+
+    def _loop(self) -> None:
+        by_fd, strain = self._by_fd, self.strain
+        clock = time.perf_counter_ns
+        next_sweep = next_tick = 0
+        begun_ns = clock()
+        while True:
+            wait_ns = min(self._next_due_ns() - begun_ns, _MAX_SLEEP_NS)
+            ready = self._wait(wait_ns)
+            now_ns = clock()
+            if not ready and wait_ns > 0:
+                strain.slept(now_ns - begun_ns - wait_ns)
+            for fd, mask in ready:
+                connection = by_fd.get(fd)
+                if connection is not None:
+                    connection.on_event(mask, now_ns)
+            if self._ended:
+                self._settle(now_ns)
+            if now_ns >= next_sweep:
+                next_sweep = now_ns + self._sweep_ns
+                self._sweep(now_ns)
+            self._send_due()
+            if now_ns >= next_tick:
+                next_tick = now_ns + _TICK_NS
+                if self._on_tick(self):
+                    self.cancel(clock())
+            if self._is_over():
+                return
+            begun_ns = clock()
+            strain.worked(begun_ns - now_ns)
+
+    def _wait(self, wait_ns: int) -> list[tuple[int, int]]:
+        """Return what is ready, after at most `wait_ns`."""
+        if wait_ns <= 0:
+            return self._epoll.poll(0)
+        if wait_ns >= _FINE_NS and wait_ns % 1_000_000 == 0:
+            return self._epoll.poll(wait_ns / 1e9)
+        if wait_ns > _FINE_NS:
+            return self._epoll.poll((wait_ns - 1_000_000) // 1_000_000 / 1e3)
+        select.select(self._epoll_list, (), (), wait_ns / 1e9)
+        return self._epoll.poll(0)
+
+    def _next_due_ns(self) -> int:
+        starts = self._work.starts
+        due = self._due[0][0] if self._due else 1 << 62
+        if starts is not None and self._next_start < len(starts) and not self._is_stopping:
+            due = min(due, self.started_ns + starts[self._next_start])
+        return due
+
+    def _is_over(self) -> bool:
+        if self.active or self._ended:
+            return False
+        starts = self._work.starts
+        nothing_comes = starts is None or self._next_start >= len(starts)
+        if not self._is_stopping and (self._due or not nothing_comes):
+            return False
+        # What a server still says after the end of its last answers is listened to: a second end, late tokens.
+        is_quiet = all(connection.is_settled for connection in self._by_fd.values())
+        return is_quiet or time.perf_counter_ns() > self._last_end_ns + _LISTEN_NS
+
+    # Sending
+
+    def _conversation(self) -> Conversation:
+        index = self._next_session
+        self._next_session += 1
+        sessions = self._work.sessions
+        number = self._work.offset + index * self._work.stride
+        return Conversation(number, sessions[index % len(sessions)])
+
+    def _later(self, due_ns: int, conversation: Conversation) -> None:
+        self._order += 1
+        heapq.heappush(self._due, (due_ns, self._order, conversation))
+
+    def _send_due(self) -> None:
+        """Send all whose time has come."""
+        starts = self._work.starts
+        while True:
+            now_ns = time.perf_counter_ns()
+            if starts is not None:
+                while self._next_start < len(starts) and self.started_ns + starts[self._next_start] <= now_ns:
+                    self._later(self.started_ns + starts[self._next_start], self._conversation())
+                    self._next_start += 1
+            if not self._due or self._due[0][0] > now_ns:
+                return
+            due_ns, _, conversation = heapq.heappop(self._due)
+            if self._may_send(now_ns):
+                self._send(due_ns, conversation)
+
+    def _may_send(self, now_ns: int) -> bool:
+        limits = self._limits
+        if self._is_stopping or (limits.requests is not None and self.sent >= limits.requests):
+            self._stop_sending()
+            return False
+        if limits.duration_ns is not None and now_ns > self.started_ns + limits.duration_ns:
+            self._stop_sending()
+            return False
+        return True
+
+    def _stop_sending(self) -> None:
+        self._due.clear()
+        if self._work.starts is not None:
+            self._next_start = len(self._work.starts)
+
+    def _send(self, due_ns: int, conversation: Conversation) -> None:
+        turn = conversation.session[conversation.turn]
+        conversation.messages = (*conversation.messages, turn.text)
+        number = self._work.offset + self.sent * self._work.stride
+        planned = turn.planned_tokens if conversation.turn == 0 else -1
+        job = Job(number, conversation.index, conversation.turn, conversation.messages, turn.max_tokens, planned)
+        exchange = self._endpoint.exchange(job, due_ns, self._ended.append, self._late)
+        if number < self._work.warmup_requests or due_ns < self.started_ns + self._work.warmup_ns:
+            exchange.marks |= Mark.WARMUP
+        self._conversations[exchange] = conversation
+        self.sent += 1
+        now_ns = time.perf_counter_ns()
+        exchange.sent_ns = exchange.last_ns = self._last_sent_ns = now_ns
+        connection = self._connection(exchange, now_ns)
+        if connection is not None:
+            self.active[exchange] = connection
+            connection.active += 1
+            self.peak = max(self.peak, len(self.active))
+            exchange.sent_ns = time.perf_counter_ns()
+            connection.begin(exchange)
+            self.free(connection)
+
+    def _connection(self, exchange: Exchange, now_ns: int) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            connection.is_idle = False
+            if not connection.is_closed and self._endpoint.can_take(connection):
+                return connection
+        exchange.marks |= Mark.NEW_CONNECTION
+        self.connections_opened += 1
+        try:
+            return self._endpoint.connect(self, now_ns + self._limits.connect_ns)
+        except OSError as error:
+            exchange.end(Outcome.CONNECT_FAILED, now_ns, str(error))
+            return None
+
+    # Ending
+
+    def _settle(self, now_ns: int) -> None:
+        """Let conversations go on, and record what has ended; in this order, so that recording makes no request late."""
+        while self._ended:
+            ended = list(self._ended)
+            self._ended.clear()
+            self._last_end_ns = now_ns
+            for exchange in ended:
+                connection = self.active.pop(exchange, None)
+                if connection is not None:
+                    connection.active -= 1
+                    self.free(connection)
+                self._go_on(exchange, self._conversations.pop(exchange), now_ns)
+            self._send_due()
+            for exchange in ended:
+                exchange.record(self.table)
+
+    def _go_on(self, exchange: Exchange, conversation: Conversation, now_ns: int) -> None:
+        is_closed_loop = self._work.starts is None
+        backoff_ns = _BACKOFF_NS if exchange.outcome in _UNREACHABLE else 0
+        conversation.turn += 1
+        if exchange.outcome is Outcome.OK and conversation.turn < len(conversation.session):
+            conversation.messages = (*conversation.messages, exchange.answer)
+            self._later(exchange.end_ns + conversation.session[conversation.turn].think_ns, conversation)
+        elif is_closed_loop and not self._is_stopping:  # a conversation whose answer failed cannot go on
+            due_ns = max(exchange.end_ns, exchange.due_ns) + backoff_ns
+            self._later(due_ns, self._conversation())
+
+    def _late(self, exchange: Exchange, mark: Mark) -> None:
+        exchange.late_mark(self.table, mark)
+
+    def _sweep(self, now_ns: int) -> None:
+        """Look for deadlines that have passed."""
+        limits = self._limits
+        for exchange, connection in list(self.active.items()):
+            outcome = None
+            if limits.total_ns is not None and now_ns > exchange.sent_ns + limits.total_ns:
+                outcome = Outcome.TIMEOUT_TOTAL
+            elif not exchange.event_ns:
+                if limits.first_token_ns is not None and now_ns > exchange.sent_ns + limits.first_token_ns:
+                    outcome = Outcome.TIMEOUT_FIRST_TOKEN
+            elif limits.stall_ns is not None and now_ns > exchange.last_ns + limits.stall_ns:
+                outcome = Outcome.TIMEOUT_STALL
+            if outcome is not None:
+                text = (
+                    f"{outcome.label}: {len(exchange.event_ns)} events within {(now_ns - exchange.sent_ns) / 1e9:.1f} s"
+                )
+                self._give_up(exchange, connection, outcome, now_ns, text)
+        for connection in list(self._by_fd.values()):
+            connection.check(now_ns)
+        if limits.drain_ns is not None and self._is_drained_of_work() and now_ns > self._last_sent_ns + limits.drain_ns:
+            self.cancel(now_ns)
+        self._settle(now_ns)
+
+    def _is_drained_of_work(self) -> bool:
+        starts = self._work.starts
+        return not self._due and (starts is None or self._next_start >= len(starts))
+
+    def _give_up(self, exchange: Exchange, connection: Connection, outcome: Outcome, now_ns: int, text: str) -> None:
+        exchange.end(outcome, now_ns, text)
+        connection.give_up(exchange)
+
+
+def _sweep_ns(limits: Limits) -> int:
+    """Return how often deadlines are looked at: a passed one is seen within 5 % of its length."""
+    lengths = (limits.total_ns, limits.first_token_ns, limits.stall_ns, limits.connect_ns, limits.drain_ns)
+    shortest = min(each for each in lengths if each is not None)
+    return min(max(shortest // 20, _SWEEP_NS[0]), _SWEEP_NS[1])

@@ -1,0 +1,52 @@
+"""What Triton says about a model, read from ModelMetadataResponse and ModelConfigResponse.
+
+Field numbers are those of grpc_service.proto and model_config.proto (triton-inference-server/common); tests compare them with the classes
+that protobuf generates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtbuild_client.load.protowire import fields, integers, signed
+
+
+def tensor_specs(message: bytes, number: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return (name, data type, shape) of the tensors in a ModelMetadataResponse: number 4 for inputs, 5 for outputs."""
+    found = []
+    for each, value in fields(message):
+        if each == number and isinstance(value, bytes):
+            name = dtype = ""
+            shape: list[int] = []
+            for part, content in fields(value):
+                if part == 1 and isinstance(content, bytes):
+                    name = content.decode()
+                elif part == 2 and isinstance(content, bytes):
+                    dtype = content.decode()
+                elif part == 3:
+                    shape += integers(content)
+            found.append((name, dtype, tuple(shape)))
+    return found
+
+
+def model_policy(message: bytes) -> Mapping[str, Any]:
+    """Return max_batch_size, is_decoupled, optional inputs and steps of the ensemble from a ModelConfigResponse."""
+    policy: dict[str, Any] = {"max_batch_size": 0, "is_decoupled": False, "optional": set(), "steps": []}
+    config = next((value for number, value in fields(message) if number == 1), b"")
+    assert isinstance(config, bytes)
+    for number, value in fields(config):
+        if number == 4 and isinstance(value, int):
+            policy["max_batch_size"] = signed(value)
+        elif number == 5 and isinstance(value, bytes):
+            parts = dict(fields(value))
+            if parts.get(8) == 1 and isinstance(parts[1], bytes):
+                policy["optional"].add(parts[1].decode())
+        elif number == 15 and isinstance(value, bytes):
+            for each, step in fields(value):
+                if each == 1 and isinstance(step, bytes):
+                    name = dict(fields(step)).get(1, b"")
+                    policy["steps"].append(name.decode() if isinstance(name, bytes) else "")
+        elif number == 19 and isinstance(value, bytes):
+            policy["is_decoupled"] = dict(fields(value)).get(1) == 1
+    return policy

@@ -1,0 +1,164 @@
+"""The result of a load test as one JSON document, with every request in it: written, and read again.
+
+Schema "trtbuild.bench", version 1; docs/load_testing.md describes every key. Unknown keys are ignored when it is read, so that newer
+results stay readable; a key that is needed and missing, or of the wrong type, is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild_client.errors import ClientError
+from trtbuild_client.load.run import Run
+from trtbuild_client.load.summary import Summary
+from trtbuild_client.load.table import COLUMNS, NONE, RecordTable
+
+SCHEMA, SCHEMA_VERSION = "trtbuild.bench", 1
+#: Columns that hold times: nanoseconds after the start of the run in a result, -1 where there is none.
+_TIMES = ("due_ns", "sent_ns", "end_ns", "first_content_ns")
+
+
+class ResultError(ClientError):
+    """A file that is no result, or lacks what is needed."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One run of a result that was read.
+
+    Attributes:
+        label: of the run.
+        summary: as it was written.
+        table: the records; times are nanoseconds after the start of the run.
+    """
+
+    label: str
+    summary: dict[str, Any]
+    table: RecordTable
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the client was not the bottleneck."""
+        return bool(self.summary["valid"])
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether tokens were asked for as they come."""
+        return bool(self.summary["load"].get("streamed", True))
+
+
+def document(
+    runs: list[tuple[Summary, Run]], *, endpoint: dict[str, Any], created: str, extra: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the result as JSON values.
+
+    Args:
+        runs: in the order in which they were made.
+        endpoint: what was asked, as JSON values.
+        created: ISO 8601 time of the beginning.
+        extra: further keys at the top.
+    """
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "created": created,
+        "endpoint": endpoint,
+        **(extra or {}),
+        "runs": [{**summary.to_json(), "records": records(run.table, run.started_ns)} for summary, run in runs],
+    }
+
+
+def records(table: RecordTable, started_ns: int) -> dict[str, Any]:
+    """Return all requests as columns: `events` of them, from `first_event` on, are in `event_ns` and `event_tokens`."""
+    columns: dict[str, list[int]] = {}
+    for name, column in table.columns.items():
+        values = column.tolist()
+        columns[name] = [each - started_ns if each != NONE else NONE for each in values] if name in _TIMES else values
+    return {
+        "started_ns": started_ns,
+        "columns": columns,
+        "event_ns": [each - started_ns for each in table.event_ns],
+        "event_tokens": table.event_tokens.tolist(),
+        "errors": table.errors,
+    }
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
+    """Write a result, whole or not at all."""
+    write_text(path, json.dumps(value, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> list[Stored]:
+    """Return the runs of a result.
+
+    Raises:
+        ResultError: the file is no result, of a version we do not know, or lacks a key.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultError(
+            f"{path} cannot be read: {error}", hint="Give a file that `trtbuild bench --output` wrote."
+        ) from error
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise ResultError(f"{path} is no result of trtbuild bench", hint=f'Its "schema" must be "{SCHEMA}".')
+    version = _need(path, value, "schema_version", int)
+    if version > SCHEMA_VERSION:
+        raise ResultError(
+            f"{path} has schema version {version}",
+            hint=f"This trtbuild reads up to {SCHEMA_VERSION}: use the one that wrote it.",
+        )
+    return [_stored(path, each) for each in _need(path, value, "runs", list)]
+
+
+def _stored(path: Path, value: Any) -> Stored:
+    for name, kind in (("label", str), ("valid", bool), ("load", dict), ("requests", dict), ("records", dict)):
+        _need(path, value, name, kind)
+    stored = value["records"]
+    table = RecordTable()
+    columns = _need(path, stored, "columns", dict)
+    for name, code in COLUMNS.items():
+        try:
+            table.columns[name] = array(code, _need(path, columns, name, list))
+        except (TypeError, OverflowError) as error:
+            raise ResultError(
+                f"{path}: column '{name}' is no list of integers: {error}", hint="The file is damaged."
+            ) from error
+    table.event_ns = array("q", _need(path, stored, "event_ns", list))
+    table.event_tokens = array("i", _need(path, stored, "event_tokens", list))
+    table.errors = list(stored.get("errors", ()))
+    lengths = {len(column) for column in table.columns.values()}
+    if len(lengths) > 1 or sum(table.columns["events"]) != len(table.event_ns):
+        raise ResultError(f"{path}: the columns of its records differ in length", hint="The file is damaged.")
+    return Stored(value["label"], {name: each for name, each in value.items() if name != "records"}, table)
+
+
+def _need(path: Path, value: Any, name: str, kind: type) -> Any:
+    if not isinstance(value, dict) or name not in value:
+        version = value.get("schema_version", "") if isinstance(value, dict) else ""
+        raise ResultError(
+            f"{path} lacks the key '{name}'" + (f" (schema version {version})" if version else ""),
+            hint=f"Results of schema version {SCHEMA_VERSION} have it; run the test again.",
+        )
+    found = value[name]
+    if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+        raise ResultError(
+            f"{path}: '{name}' is {type(found).__name__}, not {kind.__name__}", hint="The file is damaged."
+        )
+    return found

@@ -1,0 +1,231 @@
+"""Runs a plan: in this process, or in several that begin at one common time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from typing import Any
+
+from trtbuild_client.errors import ClientError
+from trtbuild_client.load.conversation import Endpoint
+from trtbuild_client.load.datasets import Dataset
+from trtbuild_client.load.driver import Driver
+from trtbuild_client.load.plan import Plan
+from trtbuild_client.load.strain import StrainReport
+from trtbuild_client.load.table import RecordTable, merged
+from trtbuild_client.load.workload import Workload
+
+#: From the moment when all processes are ready to the beginning of the run.
+_HEAD_START_NS = 100_000_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """What happened.
+
+    Attributes:
+        table: all requests, in the order of sending.
+        strain: of each process.
+        started_ns: the beginning of the schedule.
+        peak_in_flight: most requests at the same time; with several processes the sum of theirs.
+        is_interrupted: it did not end by itself.
+    """
+
+    table: RecordTable
+    strain: list[StrainReport]
+    started_ns: int
+    peak_in_flight: int
+    connections_opened: int
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that runs.
+
+    Attributes:
+        first_ns: when its first token came, None while none has.
+    """
+
+    due_ns: int
+    first_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        table: what has ended so far; None when several processes share the work.
+        waiting: what runs; empty then.
+    """
+
+    elapsed_s: float
+    sent: int
+    done: int
+    failed: int
+    in_flight: int
+    tokens: int
+    table: RecordTable | None = None
+    waiting: tuple[Waiting, ...] = ()
+
+
+Report = Callable[[Progress], bool]
+
+
+def run(endpoint: Endpoint, plan: Plan, dataset: Dataset, *, on_progress: Report = lambda progress: False) -> Run:
+    """Run a plan to its end, or to an interruption.
+
+    Args:
+        endpoint: where to send.
+        plan: what to send.
+        dataset: the prompts.
+        on_progress: called twice a second; the run is stopped when it returns True (with one process).
+
+    Raises:
+        InvalidRequest: the plan cannot be carried out.
+    """
+    workloads = plan.workloads(dataset)
+    if len(workloads) == 1:
+        return _here(endpoint, workloads[0], on_progress)
+    return _spawned(endpoint, workloads, on_progress)
+
+
+def _here(endpoint: Endpoint, workload: Workload, on_progress: Report) -> Run:
+    driver = Driver(endpoint, workload, on_tick=lambda driver: on_progress(_progress(driver, is_shared=False)))
+    is_interrupted = False
+    try:
+        driver.run()
+    except KeyboardInterrupt:
+        is_interrupted = True
+    return Run(
+        merged([driver.table]),
+        [driver.strain.report()],
+        driver.started_ns,
+        driver.peak,
+        driver.connections_opened,
+        is_interrupted,
+    )
+
+
+def _progress(driver: Driver, *, is_shared: bool) -> Progress:
+    outcomes = driver.table.columns["outcome"]
+    return Progress(
+        elapsed_s=(time.perf_counter_ns() - driver.started_ns) / 1e9,
+        sent=driver.sent,
+        done=len(driver.table),
+        failed=len(outcomes) - outcomes.count(0),
+        in_flight=len(driver.active),
+        tokens=len(driver.table.event_ns),
+        table=None if is_shared else driver.table,
+        waiting=()
+        if is_shared
+        else tuple(Waiting(each.due_ns, each.event_ns[0] if each.event_ns else None) for each in driver.active),
+    )
+
+
+def _work(pipe: Pipe, endpoint: Endpoint, workload: Workload) -> None:
+    """Be one of the processes: say when ready, wait for the time of the start, run, send the result."""
+
+    def tell(driver: Driver) -> bool:
+        pipe.send(_progress(driver, is_shared=True))
+        return False
+
+    driver = Driver(endpoint, workload, on_tick=tell)
+    pipe.send("ready")
+    is_interrupted = False
+    try:
+        epoch_ns = pipe.recv()
+        driver.run(epoch_ns)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    pipe.send(
+        Run(
+            driver.table,
+            [driver.strain.report()],
+            driver.started_ns,
+            driver.peak,
+            driver.connections_opened,
+            is_interrupted,
+        )
+    )
+
+
+def _spawned(endpoint: Endpoint, workloads: list[Workload], on_progress: Report) -> Run:
+    context = multiprocessing.get_context("spawn")
+    pairs = [context.Pipe() for _ in workloads]
+    processes = [
+        context.Process(target=_work, args=(there, endpoint, workload), daemon=True)
+        for (_, there), workload in zip(pairs, workloads, strict=True)
+    ]
+    pipes = [here for here, _ in pairs]
+    for process in processes:
+        process.start()
+    for _, there in pairs:
+        there.close()
+    try:
+        results = _gather(pipes, on_progress)
+    finally:
+        for process in processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+    return Run(
+        table=merged([each.table for each in results]),
+        strain=[strain for each in results for strain in each.strain],
+        started_ns=results[0].started_ns,
+        peak_in_flight=sum(each.peak_in_flight for each in results),
+        connections_opened=sum(each.connections_opened for each in results),
+        is_interrupted=any(each.is_interrupted for each in results),
+    )
+
+
+def _gather(pipes: list[Any], on_progress: Report) -> list[Run]:
+    for pipe in pipes:
+        _receive(pipe)  # "ready"
+    epoch_ns = time.perf_counter_ns() + _HEAD_START_NS  # the clock is the same in all processes of a machine
+    for pipe in pipes:
+        pipe.send(epoch_ns)
+    results: dict[int, Run] = {}
+    last: dict[int, Progress] = {}
+    while len(results) < len(pipes):
+        waiting = [pipe for index, pipe in enumerate(pipes) if index not in results]
+        try:
+            ready = wait(waiting, timeout=1.0)
+            for pipe in ready:
+                index = pipes.index(pipe)
+                message = _receive(pipe)
+                if isinstance(message, Run):
+                    results[index] = message
+                else:
+                    last[index] = message
+        except KeyboardInterrupt:  # the processes got it, too, and send what they have
+            continue
+        if last:
+            on_progress(_sum(list(last.values())))
+    return [results[index] for index in range(len(pipes))]
+
+
+def _receive(pipe: Any) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError as error:
+        raise ClientError(
+            "a process of the load test died", hint="Its message is above; is there enough memory?"
+        ) from error
+
+
+def _sum(parts: list[Progress]) -> Progress:
+    return Progress(
+        elapsed_s=max(each.elapsed_s for each in parts),
+        sent=sum(each.sent for each in parts),
+        done=sum(each.done for each in parts),
+        failed=sum(each.failed for each in parts),
+        in_flight=sum(each.in_flight for each in parts),
+        tokens=sum(each.tokens for each in parts),
+    )

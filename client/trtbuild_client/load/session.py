@@ -1,0 +1,203 @@
+"""A whole load test: target, prompts, one run or several, files. What the command line does, without a command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trtbuild_client.load.conversation import Endpoint
+from trtbuild_client.load.datasets import Dataset
+from trtbuild_client.load.plan import Plan
+from trtbuild_client.load.result import document, write, write_text
+from trtbuild_client.load.run import Progress, Run, run
+from trtbuild_client.load.settings import DEFAULT_REQUESTS, Load, Prompts
+from trtbuild_client.load.slo import Objective
+from trtbuild_client.load.summary import Summary, summarize
+from trtbuild_client.load.target import Target
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where results go; None for nowhere."""
+
+    json: Path | None = None
+    html: Path | None = None
+    csv: Path | None = None
+    parquet: Path | None = None
+    aiperf: Path | None = None
+
+
+@dataclass
+class LoadTest:
+    """A load test.
+
+    Args:
+        target: who is asked.
+        load: how much, and when.
+        prompts: what.
+        objectives: of the service.
+        show: takes a line of progress, on a terminal.
+
+    Attributes:
+        runs: those that are done.
+    """
+
+    target: Target
+    load: Load
+    prompts: Prompts
+    objectives: Sequence[Objective] = ()
+    show: Log | None = None
+    runs: list[tuple[Summary, Run]] = field(default_factory=list)
+    endpoint: Endpoint | None = None
+    described: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+
+    def prepare(self) -> Dataset:
+        """Ask the server what it is, and make the prompts.
+
+        Raises:
+            ClientError: what is asked for cannot be done.
+        """
+        from dataclasses import replace
+
+        self.created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.endpoint, self.described = self.target.open()
+        prompts = self.prompts
+        if prompts.max_seq_len is None:
+            prompts = replace(prompts, max_seq_len=self.target.max_seq_len())
+        load = self.load
+        wanted = load.requests or (DEFAULT_REQUESTS if load.duration_s is None else None)
+        return prompts.dataset(None if wanted is None else wanted + load.warmup_requests)
+
+    def execute(self) -> list[Summary]:
+        """Run all plans; return their summaries. An interrupted run is the last.
+
+        Raises:
+            ClientError: what is asked for cannot be done; nothing was sent.
+        """
+        dataset = self.prepare()
+        plans = list(self.load.plans(dataset))
+        for plan in plans:
+            plan.check(dataset)
+        for plan in plans:
+            if self.measure(plan, dataset).client["interrupted"]:
+                break
+        return [summary for summary, _ in self.runs]
+
+    def measure(
+        self, plan: Plan, dataset: Dataset, *, until: Callable[[Progress], bool] = lambda progress: False
+    ) -> Summary:
+        """Make one run and keep it."""
+        assert self.endpoint is not None
+        line = Line(plan.label(dataset), self.show)
+
+        def report(progress: Progress) -> bool:
+            line.update(progress)
+            return until(progress)
+
+        done = run(self.endpoint, plan, dataset, on_progress=report)
+        line.close()
+        summary = summarize(done, plan, dataset, objectives=self.objectives)
+        self.runs.append((summary, done))
+        return summary
+
+    def document(self, extra: dict[str, Any] | None = None, *, has_records: bool = True) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        whole = document(self.runs, endpoint=self.described, created=self.created, extra=extra)
+        if not has_records:
+            for each in whole["runs"]:
+                del each["records"]
+        return whole
+
+    def write(self, files: Files, extra: dict[str, Any] | None = None) -> None:
+        """Write what is wanted.
+
+        Raises:
+            ClientError: Parquet without pyarrow.
+        """
+        from trtbuild_client.load import exports
+
+        if files.parquet is not None:
+            exports.need_pyarrow()
+        if files.json is not None:
+            write(files.json, self.document(extra))
+        if files.csv is not None:
+            exports.write_csv(files.csv, self.runs)
+        if files.parquet is not None:
+            exports.write_parquet(files.parquet, self.runs)
+        if files.aiperf is not None:
+            write(files.aiperf, exports.aiperf(*self.runs[-1], described=self.described, created=self.created))
+        if files.html is not None:
+            from trtbuild_client.load.page import render
+
+            write_text(files.html, render(self.runs, self.described, created=self.created, extra=extra))
+
+
+class Line:
+    """A line of progress that is written over."""
+
+    def __init__(self, label: str, show: Log | None) -> None:
+        self._label = label
+        self._show = show
+        self._last = (0.0, 0)
+
+    def update(self, progress: Progress) -> None:
+        """Show how far it is."""
+        if self._show is None:
+            return
+        before_s, before_tokens = self._last
+        span = progress.elapsed_s - before_s
+        rate = (progress.tokens - before_tokens) / span if span > 0 else 0.0
+        self._last = progress.elapsed_s, progress.tokens
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        self._show(
+            f"\r\x1b[K{self._label}: {progress.elapsed_s:.0f} s, {progress.done} done{failed}, {progress.in_flight} in flight, "
+            f"{rate:,.0f} events/s"
+        )
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._show is not None:
+            self._show("\r\x1b[K")
+
+
+def terminal_line(*, is_quiet: bool) -> Log | None:
+    """Return where progress is shown: stderr if it is a terminal."""
+    if is_quiet or not sys.stderr.isatty():
+        return None
+
+    def show(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    return show
+
+
+def failure(summaries: Sequence[Summary], *, max_error_rate: float, allow_invalid: bool) -> tuple[str, str] | None:
+    """Return (what is wrong, what to do) when the runs cannot be relied on, else None."""
+    for each in summaries:
+        hint = f"The most frequent error was: {each.errors[0][0]}" if each.errors else "See the counts above."
+        if not each.counts["ok"]:
+            return (
+                f"{each.label}: no request succeeded ({each.counts['failed']} failed, {each.counts['cancelled']} cancelled)",
+                hint,
+            )
+        if each.error_rate is not None and each.error_rate > max_error_rate:
+            return (
+                f"{each.label}: {each.counts['failed']} of {each.counts['total']} requests failed, "
+                f"more than --max-error-rate {max_error_rate:g}",
+                hint,
+            )
+    for each in summaries:
+        if not each.is_valid and not allow_invalid:
+            return (
+                f"{each.label}: the run is invalid: {each.invalid_reasons[0]}",
+                "Its numbers say more about the client than about the server; --allow-invalid accepts them.",
+            )
+    return None

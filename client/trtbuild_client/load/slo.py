@@ -1,0 +1,76 @@
+"""Objectives of a service: limits of percentiles such as ttft.p95=500ms, and which requests are good by them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtbuild_client.errors import InvalidRequest
+
+#: metric -> what it is, for messages. The clock of a request starts when it was due.
+METRICS = {
+    "ttft": "time to first token",
+    "itl": "inter-token latency",
+    "tpot": "time per output token",
+    "e2e": "end to end",
+}
+_UNITS_NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9}
+_ONE = re.compile(
+    r"(?P<metric>[a-z0-9]+)(?:\.p(?P<percentile>[0-9]+(?:\.[0-9]+)?))?=(?P<value>[0-9]*\.?[0-9]+)(?P<unit>us|ms|s|m)"
+)
+_DEFAULT_PERCENTILE = 95.0
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A limit of a percentile.
+
+    Attributes:
+        metric: key of `METRICS`.
+        percentile: 0 to 100, exclusive.
+        limit_ns: the percentile may be as high as this.
+    """
+
+    metric: str
+    percentile: float
+    limit_ns: float
+
+    @property
+    def share(self) -> float:
+        """Share of values that must be within the limit."""
+        return self.percentile / 100
+
+    @property
+    def name(self) -> str:
+        """As it is written."""
+        return f"{self.metric}.p{self.percentile:g}"
+
+    def __str__(self) -> str:
+        return f"{self.name} <= {self.limit_ns / 1e6:g} ms"
+
+
+def parse(text: str) -> tuple[Objective, ...]:
+    """Return the objectives of METRIC.pNN=TIME, separated by commas.
+
+    Raises:
+        InvalidRequest: something else.
+    """
+    found = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        match = _ONE.fullmatch(part)
+        percentile = float((match and match["percentile"]) or _DEFAULT_PERCENTILE)
+        if match is None or match["metric"] not in METRICS or not 0 < percentile < 100 or float(match["value"]) <= 0:
+            raise InvalidRequest(
+                f"objective '{part}'",
+                hint=f"Write METRIC.pNN=TIME, such as ttft.p95=500ms; metrics: {', '.join(METRICS)}; units: us, ms, s, m.",
+            )
+        found.append(Objective(match["metric"], percentile, float(match["value"]) * _UNITS_NS[match["unit"]]))
+    if not found:
+        raise InvalidRequest("no objective", hint="Write for instance ttft.p95=500ms,itl.p95=40ms.")
+    return tuple(found)
+
+
+def describe(objectives: Sequence[Objective]) -> str:
+    """Return the objectives as one line."""
+    return ", ".join(map(str, objectives))

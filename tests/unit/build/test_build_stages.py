@@ -1,0 +1,189 @@
+"""The stages of a build: kept while their inputs are the same, done when missing, replaced on demand only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtbuild import building
+from trtbuild.convert import work
+from trtbuild.errors import ToolFailed
+from trtbuild.targets import base
+from trtbuild.targets.base import Job
+
+Make = Callable[..., Path]
+Cli = Callable[..., tuple[int, str, str]]
+
+
+class Recorder:
+    """A target that writes one file, counts how often, and fails on demand."""
+
+    runs = 0
+    failure: BaseException | None = None
+
+    def check(self, job: Job) -> list[str]:
+        """Return a note that names the release."""
+        return [f"for {job.release}"]
+
+    def preflight(self, job: Job, folder: Path) -> None:
+        """Need nothing."""
+
+    def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
+        """Write engine/size."""
+        if Recorder.failure is not None:
+            raise Recorder.failure
+        Recorder.runs += 1
+        (folder / "engine").mkdir()
+        (folder / "engine" / "size").write_text(str(job.limits.max_batch_size))
+        return {"engine_bytes": 1}
+
+
+@pytest.fixture
+def target(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
+    """Let the target tensorrt be a recorder."""
+    monkeypatch.setitem(base.TARGETS, "tensorrt", f"{__name__}:Recorder")
+    monkeypatch.setattr(Recorder, "runs", 0)
+    monkeypatch.setattr(Recorder, "failure", None)
+    monkeypatch.setattr(building, "load_target", lambda name: Recorder())
+    return Recorder
+
+
+@pytest.fixture
+def settings(make_model: Make, tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a trtbuild.yaml for the target tensorrt."""
+    folder = make_model()
+
+    def write(**sections: Any) -> Path:
+        (tmp_path / "t.yaml").write_text(
+            json.dumps({"model": {"path": str(folder)}, "target": "tensorrt", "parallel": {"tp_size": 2}, **sections})
+        )
+        return tmp_path / "t.yaml"
+
+    return write
+
+
+Settings = Callable[..., Path]
+
+
+def _stages(out: str) -> dict[str, str]:
+    stages: dict[str, str] = json.loads(out)["stages"]
+    return stages
+
+
+def _inode(folder: Path) -> int:
+    return (folder / "checkpoint" / "rank0.safetensors").stat().st_ino
+
+
+def test_a_build_stops_where_it_is_told_and_goes_on_later(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    out = tmp_path / "build"
+    code, text, err = cli("build", settings(), "-o", out, "--until", "checkpoint", "--json")
+    assert (code, _stages(text)) == (0, {"checkpoint": "done"})
+    assert "for 1.2.1" in err
+    inode = _inode(out)
+    (out / "repository").mkdir()
+    code, text, _ = cli("build", settings(), "-o", out, "--json")
+    assert (code, _stages(text)) == (0, {"checkpoint": "kept", "engine": "done"})
+    assert (_inode(out), target.runs) == (inode, 1)
+    assert (out / "repository").is_dir(), "nothing was replaced, so what others put there stays"
+    code, text, _ = cli("build", settings(), "-o", out, "--json")
+    assert (json.loads(text)["unchanged"], target.runs) == (True, 1)
+
+
+def test_an_engine_of_other_limits_replaces_only_itself_and_only_by_force(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    out = tmp_path / "build"
+    assert cli("build", settings(limits={"max_batch_size": 8}), "-o", out)[0] == 0
+    inode = _inode(out)
+    (out / "repository").mkdir()
+    code, _, err = cli("build", settings(limits={"max_batch_size": 9}), "-o", out)
+    assert code == 1
+    assert "--force" in err
+    assert (out / "engine" / "size").read_text() == "8"
+    code, text, _ = cli("build", settings(limits={"max_batch_size": 9}), "-o", out, "--force", "--json")
+    assert (code, _stages(text)) == (0, {"checkpoint": "kept", "engine": "done"})
+    assert ((out / "engine" / "size").read_text(), _inode(out)) == ("9", inode)
+    assert not (out / "repository").exists(), "it was rendered for the engine that is gone"
+
+
+@pytest.mark.parametrize(
+    "change", [{"serving": {"http_port": 9000}}, {"kv_cache": {"max_tokens": 4096}}, {"engine": {"log_level": "debug"}}]
+)
+def test_what_no_stage_depends_on_is_only_written_down(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    out = tmp_path / "build"
+    assert cli("build", settings(), "-o", out)[0] == 0
+    code, text, _ = cli("build", settings(**change), "-o", out, "--json")
+    assert (code, json.loads(text)["unchanged"], target.runs) == (0, True, 1)
+    ((section, values),) = change.items()
+    ((key, value),) = values.items()
+    assert f"  {key}: {value}" in (out / "trtbuild.yaml").read_text(), section
+
+
+def test_from_does_a_stage_again_and_skips_the_ones_before(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    out = tmp_path / "build"
+    code, _, err = cli("build", settings(), "-o", out, "--from", "engine")
+    assert code == 2
+    assert "--from checkpoint" in err
+    assert cli("build", settings(), "-o", out)[0] == 0
+    inode = _inode(out)
+    assert cli("build", settings(), "-o", out, "--from", "engine")[0] == 1, (
+        "the engine there is replaced with --force only"
+    )
+    assert cli("build", settings(), "-o", out, "--from", "engine", "--force")[0] == 0
+    assert (_inode(out), target.runs) == (inode, 2)
+    code, _, err = cli("build", settings(parallel={"tp_size": 1}), "-o", out, "--from", "engine", "--force")
+    assert code == 2
+    assert "for these inputs" in err
+
+
+@pytest.mark.parametrize("failure", [ToolFailed("no space on the GPU", hint="free some"), KeyboardInterrupt()])
+def test_a_failed_engine_costs_no_checkpoint(
+    target: type[Recorder],
+    settings: Settings,
+    cli: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+) -> None:
+    out = tmp_path / "build"
+    target.failure = failure
+    code, _, err = cli("build", settings(), "-o", out)
+    assert code in (1, 130)
+    assert "the same command goes on from there" in err
+    assert not out.exists()
+    target.failure = None
+    monkeypatch.setattr(work, "convert_into", None)  # not called again
+    assert cli("build", settings(), "-o", out)[0] == 0
+    assert (out / "checkpoint" / "rank1.safetensors").is_file()
+
+
+def test_a_stage_whose_result_is_gone_is_done_again(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    out = tmp_path / "build"
+    assert cli("build", settings(), "-o", out)[0] == 0
+    (out / "checkpoint" / "rank1.safetensors").unlink()
+    code, text, err = cli("build", settings(), "-o", out, "--json")
+    assert (code, _stages(text)["checkpoint"]) == (0, "done"), err
+    assert (out / "checkpoint" / "rank1.safetensors").is_file()
+
+
+def test_the_manifest_says_what_was_built_for_what(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    out = tmp_path / "build"
+    assert cli("build", settings(tensorrt_llm="1.1"), "-o", out)[0] == 0
+    written = json.loads((out / "manifest.json").read_text())
+    assert (written["schema_version"], written["tensorrt_llm"], written["target"]) == (1, "1.1.0", "tensorrt")
+    assert written["stages"]["engine"]["engine_bytes"] == 1
+    assert written["stages"]["engine"]["outputs"] == ["engine"]

@@ -1,0 +1,98 @@
+"""GPUs as nvidia-smi tells of them: kinds, memory, which are visible, how they are connected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor.conftest import Fake, topology
+
+from trtbuild.doctor import nvidia
+from trtbuild.doctor.nvidia import ask_nvidia_smi, parse_topology, read_gpus
+
+Machine = Callable[..., Fake]
+
+
+def fake_tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program `nvidia-smi` first in PATH."""
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_gpus_are_listed_by_the_drivers_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "0, NVIDIA L4, 23034, 22500, 570.124.06, GPU-1, [N/A], 8.9"
+    fake_tool(tmp_path, f"echo '{row}'", monkeypatch)
+    (device,) = read_gpus(ask_nvidia_smi, {}, tmp_path).devices
+    assert (device.name, device.sm, device.driver, device.is_mig) == ("NVIDIA L4", 89, "570.124.06", False)
+    assert (device.memory_bytes, device.free_bytes) == (23034 * 2**20, 22500 * 2**20)
+
+
+def test_a_tool_that_hangs_is_asked_once_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tool(tmp_path, f"echo asked >> {tmp_path}/asked; exec tail -f /dev/null", monkeypatch)
+    monkeypatch.setattr(nvidia, "_TIMEOUT_S", 0.3)
+    (tmp_path / "nvidia0").touch()
+    gpus = read_gpus(ask_nvidia_smi, {}, tmp_path)
+    assert gpus.devices == ()
+    assert "does not answer" in gpus.problem
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def test_a_tool_that_finds_no_driver_means_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tool(tmp_path, "exit 9", monkeypatch)
+    assert read_gpus(ask_nvidia_smi, {}, tmp_path) == nvidia.Gpus()
+    (tmp_path / "nvidia0").touch()
+    (tmp_path / "nvidiactl").touch()
+    assert read_gpus(ask_nvidia_smi, {}, tmp_path).problem.startswith("1 devices")
+
+
+def test_an_old_driver_is_asked_without_compute_cap_and_the_name_gives_the_sm(machine: Machine) -> None:
+    gpus = machine(gpus=2, old_driver=True, name="NVIDIA A100-SXM4-80GB").survey().gpus
+    assert gpus.sms == (80, 80)
+
+
+def test_memory_that_is_not_stated_is_not_known(machine: Machine) -> None:
+    (device,) = machine(gpus=1, name="NVIDIA GB10", memory="[N/A]", free="[N/A]", sm="12.1").survey().gpus.devices
+    assert (device.memory_bytes, device.free_bytes, device.sm) == (None, None, 121)
+
+
+@pytest.mark.parametrize(
+    ("restriction", "indices"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("2,3", [2, 3]),
+        (" 3 , 0", [3, 0]),
+        ("GPU-00000002", [2]),
+        ("1,7,0", [1]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_visible_gpus_are_those_that_cuda_takes(machine: Machine, restriction: str | None, indices: list[int]) -> None:
+    environment = {} if restriction is None else {"CUDA_VISIBLE_DEVICES": restriction}
+    gpus = machine(gpus=4, environment=environment).survey().gpus
+    assert [device.index for device in gpus.visible] == indices
+
+
+def test_an_instance_of_a_cut_gpu_is_visible_and_its_memory_is_not_known(machine: Machine) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "MIG-01234567-89ab-cdef-0123-456789abcdef"}
+    (device,) = machine(gpus=1, mig="Enabled", environment=environment).survey().gpus.visible
+    assert (device.index, device.is_mig, device.memory_bytes) == (0, True, None)
+
+
+def test_connections_are_read_and_network_cards_left_out() -> None:
+    links = parse_topology(topology(3, "NV18"))
+    assert links == {(one, other): "NV18" for one in range(3) for other in range(3) if one != other}
+    assert parse_topology("") == {}
+    assert parse_topology("nvidia-smi: unknown command\n") == {}
+
+
+def test_the_worst_connection_among_the_ranks_counts(machine: Machine) -> None:
+    gpus = machine(gpus=4, link="NV4").survey().gpus
+    mixed = {**(gpus.links or {}), (0, 3): "SYS", (0, 1): "PIX"}
+    gpus = nvidia.Gpus(gpus.devices, gpus.visible, mixed)
+    assert [gpus.worst_link(count) for count in (1, 2, 3, 4)] == ["", "PIX", "PIX", "SYS"]

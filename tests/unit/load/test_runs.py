@@ -1,0 +1,328 @@
+"""Whole runs against the mock server: closed and open loops, conversations, processes, transports, and the command."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trtbuild_client.errors import ConnectError, InvalidRequest, ModelNotFound
+from trtbuild_client.load.arrivals import Arrivals
+from trtbuild_client.load.datasets import Dataset
+from trtbuild_client.load.metrics import View
+from trtbuild_client.load.outcomes import Mark, Outcome
+from trtbuild_client.load.plan import Plan
+from trtbuild_client.load.run import Run, run
+from trtbuild_client.load.target import Target, proxy_of
+from trtbuild_client.load.workload import Limits, Turn
+from trtbuild_client.mock.distributions import parse_ns
+from trtbuild_client.mock.options import MockOptions
+from trtbuild_client.mock.server import RunningMock, running
+
+Cli = Callable[..., tuple[int, str, str]]
+_ONE = Dataset([(Turn("hello", 6),)], "test")
+
+
+@pytest.fixture
+def mock() -> Iterator[RunningMock]:
+    with running(MockOptions(ttft_ns=parse_ns("30ms"), itl_ns=parse_ns("5ms"))) as server:
+        yield server
+
+
+def go(mock: RunningMock, plan: Plan, dataset: Dataset = _ONE, **target: Any) -> Run:
+    endpoint, _ = Target(mock.grpc or "", "ensemble", **target).open()
+    return run(endpoint, plan, dataset)
+
+
+def test_a_closed_loop_keeps_its_concurrency_and_sends_what_was_asked(mock: RunningMock) -> None:
+    done = go(mock, Plan(concurrency=5, limits=Limits(requests=40), warmup_requests=4))
+    assert len(done.table) == 40 and done.peak_in_flight == 5 and done.connections_opened == 5
+    assert set(done.table.columns["outcome"]) == {Outcome.OK}
+    assert done.table.columns["output_tokens"].tolist() == [6] * 40
+    assert sum(bool(each & Mark.WARMUP) for each in done.table.columns["marks"]) == 4
+    assert done.table.columns["number"].tolist() == sorted(done.table.columns["number"])
+
+
+def test_waiting_for_a_turn_is_in_no_latency_of_a_closed_loop() -> None:
+    with running(MockOptions(ttft_ns=parse_ns("200ms"), max_concurrency=4)) as mock:
+        done = go(mock, Plan(concurrency=4, limits=Limits(requests=20)))
+    ttft = View(done.table).values("ttft").values / 1e6
+    assert len(ttft) == 20 and ttft.min() >= 199 and np.median(ttft) < 300
+
+
+def test_an_open_loop_shows_the_waiting_that_the_server_causes() -> None:
+    """20 requests at once for a server that takes one at a time: the last one waits for all others."""
+    with running(MockOptions(ttft_ns=parse_ns("30ms"), max_concurrency=1)) as mock:
+        done = go(mock, Plan(arrivals=Arrivals(1000, "constant"), limits=Limits(requests=20)))
+    ttft = np.sort(View(done.table).values("ttft").values / 1e6)
+    assert ttft[0] >= 29 and ttft[-1] >= 19 * 30 * 0.95 - 20 and done.peak_in_flight > 10
+
+
+def test_an_open_loop_sends_on_its_schedule(mock: RunningMock) -> None:
+    arrivals = Arrivals(100, seed=4)
+    done = go(mock, Plan(arrivals=arrivals, limits=Limits(duration_ns=10**9)))
+    planned = arrivals.times(duration_s=1.0)
+    dues = sorted(each - done.started_ns for each in done.table.columns["due_ns"])
+    assert dues == list(planned)
+    lag = View(done.table).send_lag().values
+    assert lag.min() >= 0 and np.median(lag) < 20e6  # a loaded machine; the median of an idle one is 0.1 ms
+
+
+def test_what_a_run_measures_is_what_the_server_did(mock: RunningMock) -> None:
+    done = go(mock, Plan(concurrency=2, limits=Limits(requests=20)))
+    truth = {each["request_id"].rpartition("-")[2]: each for each in mock.schedule()["requests"]}
+    errors = []
+    for index in range(20):
+        row = done.table.row(index)
+        events, _ = done.table.events_of(index)
+        sent = truth[str(row["number"])]["sent_ns"][: len(events)]
+        errors += [arrival - left for arrival, left in zip(events, sent, strict=True)]
+    assert min(errors) > -5e6 and np.median(errors) < 5e6  # the same clock; idle machines give 0.1 ms
+
+
+def test_conversations_take_their_turns_and_carry_the_answers(mock: RunningMock) -> None:
+    talk = (Turn("first", 3), Turn("second", 3, think_ns=20_000_000))
+    endpoint, _ = Target(f"http://{mock.http}", "ensemble", api="openai-chat").open()
+    done = run(endpoint, Plan(concurrency=2, limits=Limits(requests=8)), Dataset([talk] * 4, "talks"))
+    rows = [done.table.row(index) for index in range(len(done.table))]
+    by_session: dict[int, list[dict[str, int]]] = {}
+    for row in rows:
+        by_session.setdefault(row["session"], []).append(row)
+    assert sorted(by_session) == [0, 1, 2, 3]
+    for turns in by_session.values():
+        first, second = sorted(turns, key=lambda row: row["turn"])
+        assert second["due_ns"] == first["end_ns"] + 20_000_000
+        assert second["input_tokens"] > first["input_tokens"]  # the first question and its answer came along
+
+
+def test_a_failed_turn_ends_its_conversation(mock: RunningMock) -> None:
+    talk = (Turn("[mock fault=reset at=1]", 3), Turn("never", 3))
+    done = go(mock, Plan(limits=Limits(requests=3)), Dataset([talk], "talks"))
+    assert done.table.columns["turn"].tolist() == [0, 0, 0]
+
+
+def test_processes_share_the_work(mock: RunningMock) -> None:
+    done = go(mock, Plan(concurrency=4, processes=2, limits=Limits(requests=21)))
+    assert len(done.table) == 21 and len(done.strain) == 2 and len(set(done.table.columns["number"])) == 21
+    done = go(mock, Plan(arrivals=Arrivals(100), processes=2, limits=Limits(requests=20)))
+    assert len(done.table) == 20 and len(set(done.table.columns["due_ns"])) == 20
+
+
+def test_grpcio_gives_the_same_records(mock: RunningMock) -> None:
+    lean = go(mock, Plan(concurrency=2, limits=Limits(requests=10)))
+    through = go(mock, Plan(concurrency=2, limits=Limits(requests=10)), transport="grpcio")
+    for name in ("outcome", "output_tokens", "input_tokens", "events", "counted_by", "max_tokens"):
+        assert lean.table.columns[name] == through.table.columns[name], name
+    failed = go(
+        mock, Plan(limits=Limits(requests=2)), Dataset([(Turn("[mock fault=error at=1]", 4),)], "x"), transport="grpcio"
+    )
+    assert [Outcome(each) for each in failed.table.columns["outcome"]] == [Outcome.SERVER_ERROR] * 2
+
+
+def test_grpcio_ends_at_deadlines_too(mock: RunningMock) -> None:
+    stall = Dataset([(Turn("[mock fault=stall at=1]", 4),)], "x")
+    done = go(mock, Plan(limits=Limits(requests=1, stall_ns=300_000_000)), stall, transport="grpcio")
+    assert [Outcome(each) for each in done.table.columns["outcome"]] == [Outcome.TIMEOUT_STALL]
+
+
+def test_a_model_that_is_not_decoupled_is_asked_for_whole_answers() -> None:
+    with running(MockOptions(is_decoupled=False)) as mock:
+        from trtbuild_client.errors import StreamingUnsupported
+
+        with pytest.raises(StreamingUnsupported):
+            go(mock, Plan(limits=Limits(requests=2)))
+        done = go(mock, Plan(limits=Limits(requests=2), is_streaming=False), is_streaming=False)
+    assert done.table.columns["output_tokens"].tolist() == [6, 6]
+
+
+def test_the_end_of_the_time_ends_the_run_and_what_runs_is_waited_for(mock: RunningMock) -> None:
+    begun = time.monotonic()
+    done = go(mock, Plan(concurrency=3, limits=Limits(duration_ns=500_000_000)))
+    assert time.monotonic() - begun < 5 and len(done.table) > 6
+    assert set(done.table.columns["outcome"]) == {Outcome.OK}
+
+
+def test_what_is_not_done_after_the_drain_is_given_up(mock: RunningMock) -> None:
+    slow = Dataset([(Turn("[mock itl=10s]", 6),)], "x")
+    done = go(mock, Plan(concurrency=2, limits=Limits(duration_ns=200_000_000, drain_ns=300_000_000)), slow)
+    assert set(done.table.columns["outcome"]) == {Outcome.CANCELLED}
+
+
+def test_a_silent_or_closed_port_is_refused_before_the_run() -> None:
+    with pytest.raises(ConnectError, match="127.0.0.1:1"):
+        Target("127.0.0.1:1", "ensemble").open()
+
+
+def test_an_unknown_model_is_refused_before_the_run(mock: RunningMock) -> None:
+    with pytest.raises(ModelNotFound):
+        Target(mock.grpc or "", "nothing").open()
+
+
+@pytest.mark.parametrize(
+    ("url", "api"),
+    [
+        ("127.0.0.1", None),
+        ("ftp://x:1", None),
+        ("http://h:99999", None),
+        ("127.0.0.1:8001", "openai-chat"),
+        ("http://h:80", "triton-grpc"),
+    ],
+)
+def test_addresses_that_cannot_be_are_refused(url: str, api: str | None) -> None:
+    with pytest.raises(InvalidRequest):
+        Target(url, "m", api=api).open()
+
+
+def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert proxy_of("gpu.example") is None
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    assert proxy_of("gpu.example") == "http://proxy:3128" and proxy_of("127.0.0.1") is None
+    monkeypatch.setenv("no_proxy", "localhost, .example")
+    assert proxy_of("gpu.example") is None
+
+
+def test_the_command_measures_and_writes_everything(mock: RunningMock, cli: Cli, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"r.{name}" for name in ("json", "html", "csv", "aiperf")}
+    code, out, err = cli(
+        "bench", "--url", mock.grpc, "--concurrency", "1,2", "--requests", 12, "--warmup", 2, "--output-tokens", 6, "--slo", "ttft=1s",
+        "--allow-invalid", "-o", files["json"], "--html", files["html"], "--csv", files["csv"], "--aiperf", files["aiperf"],
+    )  # fmt: skip
+    assert code == 0, err
+    assert "concurrency 1" in out and "concurrency 2" in out and "12 ok, 0 failed" in out and "goodput" in out
+    assert all(path.stat().st_size > 500 for path in files.values())
+    value = json.loads(files["json"].read_text())
+    assert [each["label"] for each in value["runs"]] == ["concurrency 1", "concurrency 2"]
+    assert value["runs"][0]["requests"]["warmup"] == 2 and value["endpoint"]["transport"] == "lean"
+    assert len(value["runs"][0]["records"]["columns"]["due_ns"]) == 14
+
+
+def test_the_command_says_when_requests_fail(mock: RunningMock, cli: Cli) -> None:
+    code, out, err = cli(
+        "bench", "--url", mock.grpc, "--requests", 6, "--prompt", "[mock fault=reset at=1]", "--allow-invalid", "--json"
+    )
+    assert code == 3 and "no request succeeded (6 failed" in err and "reset the stream" in err
+    value = json.loads(out)
+    assert value["runs"][0]["requests"]["by_outcome"] == {"stream_reset": 6} and "records" not in value["runs"][0]
+
+
+def test_the_command_ends_with_an_error_when_the_client_was_the_bottleneck(mock: RunningMock, cli: Cli) -> None:
+    arguments = ("bench", "--url", mock.grpc, "--requests", 8, "--output-tokens", 6, "--max-loop-lag", "0.0001ms")
+    code, out, err = cli(*arguments)
+    assert code == 3 and "the run is invalid" in err and "INVALID" in out
+    assert cli(*arguments, "--allow-invalid")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--concurrency", 32, "--requests", 10), "concurrency 32 would never be reached with 10"),
+        (("--concurrency", 2, "--rate", 5), "concurrency and rates at once"),
+        (("--ramp", "1:5", "--requests", 5), "a ramp without duration"),
+        (("--find-capacity",), "--find-capacity without --slo"),
+        (("--rate", "0"), "one number above 0"),
+        (("--input-tokens", "0"), "no number of tokens"),
+        (("--max-seq-len", 100, "--input-tokens", 90, "--output-tokens", 20), "the model takes 100"),
+        (("--param", "top_p=2"), "top_p"),
+        (("--param", "runtime_top_k=5"), "runtime_top_k"),
+        (("--header", "nonsense"), "NAME: VALUE"),
+        (("--processes", 3, "--concurrency", 2), "3 processes for a concurrency of 2"),
+        (("--prompt", "x", "--dataset", __file__), "at once"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(
+    mock: RunningMock, cli: Cli, arguments: tuple[Any, ...], message: str
+) -> None:
+    code, _, err = cli("bench", "--url", mock.grpc, *arguments)
+    assert code == 2 and message in err, err
+    assert mock.schedule()["requests"] == []
+
+
+@pytest.mark.slow
+def test_the_capacity_of_the_mock_is_found(cli: Cli) -> None:
+    """Four requests of about 55 ms at a time make 72 per second; the limit allows for some waiting."""
+    with running(MockOptions(ttft_ns=parse_ns("30ms"), itl_ns=parse_ns("5ms"), max_concurrency=4)) as mock:
+        code, out, err = cli(
+            "bench",
+            "--url",
+            mock.grpc,
+            "--find-capacity",
+            "--slo",
+            "ttft.p90=100ms",
+            "--output-tokens",
+            6,
+            "--requests",
+            150,
+            "--json",
+        )
+    assert code == 0, err
+    found = json.loads(out)["capacity"]
+    assert found["stopped_because"] == "within 5%"
+    assert 25 < found["low_requests_per_s"] < found["high_requests_per_s"] < 90
+    assert all(point["shares"] for point in found["points"])
+
+
+def test_the_run_says_nothing_of_numpy_or_grpc_until_it_needs_them() -> None:
+    """Start-up is part of a load test's price: the loop of a process imports neither."""
+    import os
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, trtbuild_client.load.driver, trtbuild_client.load.endpoints\n"
+        "sys.exit(','.join(name for name in ('numpy', 'grpc', 'tritonclient', 'pydantic', 'asyncio') if name in sys.modules) or 0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(mock: RunningMock, tmp_path: Path) -> None:
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    out = tmp_path / "r.json"
+    command = [sys.executable, "-m", "trtbuild", "bench", "--url", mock.grpc, "--prompt", "x", "--output-tokens", "6"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [*command, "--concurrency", "2", "--duration", "60s", "-o", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        for _ in range(200):
+            time.sleep(0.05)
+            if len(mock.schedule()["requests"]) > 6:
+                break
+        process.send_signal(signal.SIGINT)
+        text, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors and "INVALID: the run was interrupted" in text
+    value = json.loads(out.read_text())
+    assert value["runs"][0]["requests"]["ok"] >= 4 and not value["runs"][0]["valid"]
+    assert value["runs"][0]["requests"]["cancelled"] <= 2
+
+
+def test_one_timeout_is_seconds_here_and_microseconds_for_the_queue_of_the_server() -> None:
+    from tests.unit.client.fake_triton import FakeTriton, tokens
+
+    server = FakeTriton()
+    try:
+        server.scripts["ensemble"] = lambda request, session: tokens("a", "b")
+        endpoint, described = Target(server.address, "ensemble", timeout_s=5.0).open()
+        done = run(endpoint, Plan(limits=Limits(requests=1)), Dataset([(Turn("Яблоко 🙂", 2),)], "test"))
+        assert described["transport"] == "lean" and done.table.columns["output_tokens"].tolist() == [2]
+        assert server.received[-1].parameters["timeout"].int64_param == 5_000_000
+        assert server.inputs()["text_input"][2][4:].decode() == "Яблоко 🙂"
+        assert server.inputs()["min_tokens"][2] == server.inputs()["max_tokens"][2]
+    finally:
+        server.close()
