@@ -383,3 +383,14 @@ def test_a_guarded_server_is_asked_with_the_gateways_own_token() -> None:
         with running(guarded.grpc) as gateway:
             answer = gateway.post("/v1/completions", body("x"), authorization="Bearer tritons-own-token")
             assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_refused")
+
+
+def test_a_server_behind_http_answers_fails_and_is_cancelled_alike(mock: RunningMock) -> None:
+    with running(f"http://{mock.http}") as gateway, gateway.openai() as client:
+        chunks = list(client.completions.create(**body("x", max_tokens=24), stream=True))
+        whole = client.completions.create(**body("x", max_tokens=24)).choices[0].text
+        assert "".join(chunk.choices[0].text for chunk in chunks) == whole and "家" in whole
+        assert gateway.post("/v1/completions", body("[mock fault=error at=0]")).status_code == 502
+        for _ in client.completions.create(**body("[mock itl=20ms] " + "x " * 80, max_tokens=2000), stream=True):
+            break
+    wait_until(lambda: outcome(mock, 82) == "cancelled", "the server works on for nobody")
