@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "generate": ("trtbuild.cli.generate:generate", "Send one prompt to a server and print the answer."),
     "probe": ("trtbuild.cli.probe:probe", "Measure TTFT, ITL, TPOT, latency and tokens/s of a server."),
     "mock": ("trtbuild.cli.mock:mock", "Serve a mock of a Triton LLM server, with seeded times and faults."),
+    "gateway": ("trtbuild.cli.gateway:gateway", "Serve OpenAI's HTTP API in front of a Triton server."),
     "bench": ("trtbuild.cli.bench:bench", "Load-test a server: latencies with intervals, goodput, capacity."),
     "compare": ("trtbuild.cli.compare:compare", "Say which of two load tests is faster, or that one cannot tell."),
     "demo": ("trtbuild.cli.demo:demo", "Run the whole path on a real small model, on a CPU."),

@@ -40,7 +40,8 @@ def force(function: F) -> F:
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-def _bytes(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
+def size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
+    """Return a number of bytes, written as 512MiB, 1GiB, 2GB or a number; a callback of options."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text)
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None or float(match[1]) * unit < 1:
@@ -60,6 +61,6 @@ def memory(function: F) -> F:
         default="1GiB",
         show_default=True,
         metavar="SIZE",
-        callback=_bytes,
+        callback=size,
         help="Memory a conversion may use above that of the interpreter (calibration needs one decoder layer more).",
     )(function)

@@ -1,4 +1,4 @@
-"""Renders the chat template of a model for one user message.
+"""Renders the chat template of a model.
 
 A chat template is code from whoever published the model. It runs in Jinja's immutable sandbox, as in transformers, with
 three bounds on top that the sandbox lacks: time, characters put out, and the size of what one operation may make. What a
@@ -12,7 +12,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -75,11 +75,18 @@ class ChatTemplate:
         Raises:
             RequestError: the template refuses the message, breaks a bound or leaves the sandbox.
         """
+        return self.render_messages([*self._system, {"role": "user", "content": text}])
+
+    def render_messages(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the prompt for a whole conversation, up to where the next answer starts; no system prompt is added.
+
+        Raises:
+            RequestError: see `render`.
+        """
         self._environment.start()
-        messages = [*self._system, {"role": "user", "content": text}]
         try:
             return self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
+                messages=list(messages), tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
             )
         except SecurityError as error:
             raise RequestError("the model's chat template tried something a template may not do") from error
