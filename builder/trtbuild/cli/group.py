@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "lora": ("trtbuild.cli.lora:lora", "Write a LoRA adapter for TensorRT-LLM's LoRA cache."),
     "render": ("trtbuild.cli.render:render", "Render the Triton model repository."),
     "lint": ("trtbuild.cli.lint:lint", "Check a Triton model repository without a server."),
+    "diff": ("trtbuild.cli.diff:diff", "Compare two Triton model repositories by what they mean."),
     "serve": ("trtbuild.cli.serve:serve", "Start tritonserver on a model repository."),
     "generate": ("trtbuild.cli.generate:generate", "Send one prompt to a server and print the answer."),
     "probe": ("trtbuild.cli.probe:probe", "Measure TTFT, ITL, TPOT, latency and tokens/s of a server."),

@@ -93,6 +93,7 @@ def test_every_verb_has_an_example_and_the_common_options(verb: str, cli: Cli) -
         "architectures",
         "render",
         "lint",
+        "diff",
         "serve",
         "generate",
         "probe",
