@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "lint": ("trtbuild.cli.lint:lint", "Check a Triton model repository without a server."),
     "diff": ("trtbuild.cli.diff:diff", "Compare two Triton model repositories by what they mean."),
     "serve": ("trtbuild.cli.serve:serve", "Start tritonserver on a model repository."),
+    "reload": ("trtbuild.cli.reload:reload", "Swap a version of a model on a running server."),
     "generate": ("trtbuild.cli.generate:generate", "Send one prompt to a server and print the answer."),
     "probe": ("trtbuild.cli.probe:probe", "Measure TTFT, ITL, TPOT, latency and tokens/s of a server."),
     "demo": ("trtbuild.cli.demo:demo", "Run the whole path on a real small model, on a CPU."),

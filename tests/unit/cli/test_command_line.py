@@ -95,6 +95,7 @@ def test_every_verb_has_an_example_and_the_common_options(verb: str, cli: Cli) -
         "lint",
         "diff",
         "serve",
+        "reload",
         "generate",
         "probe",
         "demo",
