@@ -60,6 +60,19 @@ def launch_options(function: F) -> F:
     return result
 
 
+def _port(name: str, default: int) -> Any:
+    text = f"{name} port; 0 picks a free one. [default: trtbuild.yaml's, else {default}]"
+    return click.option(f"--{name.lower()}-port", type=click.IntRange(0, 65535), help=text)
+
+
+def listen_options(function: F) -> F:
+    """Add --address and the ports, of the command's keyword arguments; None means that the command line does not say."""
+    for option in (_port("Metrics", 8002), _port("gRPC", 8001), _port("HTTP", 8000)):
+        function = option(function)
+    text = "IPv4 address to listen on. [default: trtbuild.yaml's, else 127.0.0.1]"
+    return click.option("--address", help=text)(function)
+
+
 def _mounts(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     pairs = tuple(value.rpartition("=")[::2] for value in values)
     for here, there in pairs:

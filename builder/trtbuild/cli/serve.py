@@ -7,30 +7,17 @@ from typing import Any, Literal
 
 import click
 
-from trtbuild.cli.launch_options import LaunchOptions, launch_options
-from trtbuild.cli.options import F, common, json_output
+from trtbuild.cli.launch_options import LaunchOptions, launch_options, listen_options
+from trtbuild.cli.options import common, json_output
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
 
-def _port(name: str, default: int) -> Any:
-    text = f"{name} port; 0 picks a free one. [default: trtbuild.yaml's, else {default}]"
-    return click.option(f"--{name.lower()}-port", type=click.IntRange(0, 65535), help=text)
-
-
-def _listen(function: F) -> F:
-    """Add --address and the ports; None means that the command line does not say."""
-    for option in (_port("Metrics", 8002), _port("gRPC", 8001), _port("HTTP", 8000)):
-        function = option(function)
-    text = "IPv4 address to listen on. [default: trtbuild.yaml's, else 127.0.0.1]"
-    return click.option("--address", help=text)(function)
-
-
 @click.command(epilog="Example: trtbuild serve build/qwen --http-port 0 --grpc-port 0 --metrics-port 0")
 @click.argument("repo", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--server", type=_FILE, metavar="PATH", help="The tritonserver binary; default: look for one.")
-@_listen
+@listen_options
 @click.option("--ready-timeout", type=_SECONDS, help="Seconds until every model must be ready. [default: 120, or 960 unless local]")  # fmt: skip
 @click.option("--grace", type=_SECONDS, default=10, show_default=True, help="Seconds for requests in flight when stopping.")  # fmt: skip
 @click.option("--restarts", type=click.IntRange(min=0), default=0, show_default=True, help="Starts again so often when the server ends by itself.")  # fmt: skip

@@ -12,7 +12,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -23,9 +22,10 @@ from trtbuild.serve.environment import server_environment
 from trtbuild.serve.exit_status import describe_status
 from trtbuild.serve.guarded import GuardedProcess
 from trtbuild.serve.health import connect_address, is_ready
-from trtbuild.serve.launch.commands import ModelControl, Triton, mpirun
+from trtbuild.serve.launch.commands import ModelControl, Triton
 from trtbuild.serve.locate import find_server
 from trtbuild.serve.ports import Ports, resolve
+from trtbuild.serve.processes import Processes
 from trtbuild.serve.python_stub import find_stub, python_folder
 from trtbuild.serve.run_folder import RunFolder, make_run_folder
 from trtbuild.serve.server_log import LogTail, is_fatal, not_loaded, reasons
@@ -42,27 +42,6 @@ _LAST_LINES = 15
 
 class ServerEnded(TrtbuildError):
     """The server ended by itself after it had been ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class Processes:
-    """How many processes a server is, and what they are given.
-
-    Attributes:
-        count: ranks, started together by mpirun where there are several; when one ends, all do.
-        core_models: models that ranks above 0 load.
-        more: options behind those of rank 0.
-        environment: variables that are set on top of the server's.
-        mpirun: the executable.
-        needs_mpirun: whether even one process is started by mpirun, because it spawns others.
-    """
-
-    count: int = 1
-    core_models: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    mpirun: str = "mpirun"
-    needs_mpirun: bool = False
 
 
 class Server:
@@ -101,7 +80,7 @@ class Server:
         stop_grace_s: float = STOP_GRACE_S,
         on_log: Callable[[str], None] | None = None,
         model_control: ModelControl = "none",
-        processes: Processes = Processes(),  # frozen
+        processes: Processes = Processes(),  # noqa: B008  # frozen
     ) -> None:
         if model_control == "explicit" and not address.startswith(("127.", "localhost")):
             raise UsageError(
@@ -224,7 +203,6 @@ class Server:
         self.was_ready = True
 
     def _command(self, binary: Path, run: RunFolder, server_id: str) -> list[str]:
-        wanted = self._processes
         triton = Triton(
             binary=str(binary.absolute()),
             repository=str(run.repository),
@@ -232,15 +210,11 @@ class Server:
             ports=self.ports,
             server_id=server_id,
             exit_timeout_s=max(1, round(self._stop_grace_s)),
-            core_models=wanted.core_models,
+            core_models=self._processes.core_models,
             model_control=self._model_control,
             backends=str(run.backends) if run.backends else None,
         )
-        first = triton.rank(0, prefix=f"{server_id}_" if wanted.count == 1 else None)
-        ranks = [replace(first, command=(*first.command, *wanted.more)), *map(triton.rank, range(1, wanted.count))]
-        if wanted.count == 1 and not wanted.needs_mpirun:
-            return list(ranks[0].command)
-        return list(mpirun(ranks, program=wanted.mpirun, as_root=os.geteuid() == 0))
+        return self._processes.command(triton, as_root=os.geteuid() == 0)
 
     def _await_ready(self, process: GuardedProcess, server_id: str | None, *, deadline: float) -> None:
         while True:

@@ -18,8 +18,9 @@ from test_serve_cli import FREE, finish, read_ready, running
 
 from trtbuild.errors import CheckFailed, TrtbuildError
 from trtbuild.serve.keeping import keep, pause_before
+from trtbuild.serve.processes import Processes
 from trtbuild.serve.smoke import smoke
-from trtbuild.serve.supervisor import Processes, Server, ServerEnded
+from trtbuild.serve.supervisor import Server, ServerEnded
 
 StubServer = Callable[[str], Path]
 
@@ -303,3 +304,50 @@ def test_docker_is_run_waited_for_and_its_container_removed(
     assert told[0].startswith("run --cidfile ") and "--user 1000:1000" in told[0]
     assert told[1] == "rm --force c0ffee"
     assert is_gone(ready["pid"])
+
+
+STREAM_MODEL = """
+import pathlib, threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request.get_response_sender(),)).start()
+
+    def answer(self, sender):
+        for word in ("one", " two", " three"):
+            answer = np.array([word.encode()], dtype=object)
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", answer)]))
+            while not pathlib.Path(%r).exists():
+                time.sleep(0.01)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.triton
+def test_a_stream_in_flight_gets_all_of_its_answer_when_the_server_is_told_to_stop(tmp_path: Path) -> None:
+    from trtbuild_client import Client
+
+    go, log = tmp_path / "go", tmp_path / "log"
+    version = tmp_path / "repository" / "ensemble" / "1"
+    version.mkdir(parents=True)
+    config = TEXT_CONFIG + "model_transaction_policy { decoupled: true }\n"
+    (version.parent / "config.pbtxt").write_text(config, encoding="utf-8")
+    (version / "model.py").write_text(STREAM_MODEL % str(go), encoding="utf-8")
+    options = ("--json", "--grace", "30", "--log", log)
+    with running(tmp_path / "repository", *FREE, *options) as process:
+        ready = read_ready(process)
+        with Client(ready["grpc_url"], "ensemble", timeout_s=30) as client:
+            stream = iter(client.stream("count", max_tokens=8))
+            words = [next(stream).text]
+            process.terminate()
+            assert _until_refused(f"{ready['http_url']}/v2/", None)
+            go.touch()
+            words += [chunk.text for chunk in stream]
+        code, stderr = finish(process)
+    assert "".join(words) == "one two three", stderr
+    assert code == 0
+    assert "Exit timeout expired" not in log.read_text(encoding="utf-8")

@@ -12,7 +12,8 @@ from trtbuild.serve.container import ContainerServer
 from trtbuild.serve.launch.commands import ModelControl
 from trtbuild.serve.launch.plan import LaunchPlan
 from trtbuild.serve.launch.ways import Way
-from trtbuild.serve.supervisor import Processes, Server
+from trtbuild.serve.processes import Processes
+from trtbuild.serve.supervisor import Server
 
 
 @dataclass(frozen=True, slots=True)
