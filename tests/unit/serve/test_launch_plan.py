@@ -119,6 +119,12 @@ def test_an_engine_that_is_elsewhere_needs_its_folder_or_a_number(tmp_path: Path
     assert plan_of(tmp_path / "repository", "docker", engine=engine, **options).world_size == 4
 
 
+def test_mpirun_gives_its_ranks_the_grace_time(tmp_path: Path) -> None:
+    plan = plan_of(write_build(tmp_path / "a", tp=2), "mpirun", grace_s=60)
+    assert plan.environment["OMPI_MCA_odls_base_sigkill_timeout"] == "60"
+    assert "OMPI_MCA_odls_base_sigkill_timeout" not in plan_of(write_build(tmp_path / "b"), "mpirun").environment
+
+
 def test_a_gpu_list_is_renumbered_and_the_plan_says_so(tmp_path: Path) -> None:
     build = write_build(tmp_path / "build", tp=4)
     plan = plan_of(build, "mpirun", gpus=("4,5,6,7",), gpus_per_node=8)

@@ -27,11 +27,11 @@ class Assignment:
     renumbered: Mapping[str, tuple[int, ...]] | None = None
 
     def describe(self) -> str:
-        """Return how CUDA_VISIBLE_DEVICES renumbers, for people."""
+        """Return how the GPUs are renumbered, by CUDA_VISIBLE_DEVICES or by a container, for people."""
         if not self.visible:
             return ""
         pairs = ", ".join(f"GPU {number} is {position}" for position, number in enumerate(self.visible))
-        return f"CUDA_VISIBLE_DEVICES={','.join(map(str, self.visible))} renumbers: {pairs}"
+        return f"--gpus {','.join(map(str, self.visible))} renumbers; to the server {pairs}"
 
 
 def assign(models: Sequence[ServedModel], typed: Sequence[str], *, count: int | None) -> Assignment:

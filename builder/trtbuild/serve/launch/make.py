@@ -113,7 +113,7 @@ def make_plan(facts: Facts, wanted: Wanted, place: Place) -> LaunchPlan:
     is_root = place.as_caller and os.geteuid() == 0
     return LaunchPlan(
         name, facts.variant, mode, mpirun(ranks, as_root=is_root) if needs_mpi else ranks[0].command, ranks,
-        _environment(mode, devices, place), mounts, repository, wanted.address, wanted.ports, world_size, nodes, devices.visible,
+        {**_environment(mode, devices, place), **(_mpi_environment(wanted.grace_s) if needs_mpi else {})}, mounts, repository, wanted.address, wanted.ports, world_size, nodes, devices.visible,
         image, wanted.grace_s, wanted.start_s, tuple(note for note in (*notes, devices.describe()) if note),
     )  # fmt: skip
 
@@ -228,6 +228,14 @@ def _environment(mode: Mode, devices: Assignment, place: Place) -> dict[str, str
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # numbers are those of nvidia-smi
         found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices.visible))
     return found
+
+
+def _mpi_environment(grace_s: int) -> dict[str, str]:
+    """Return how long mpirun waits between SIGTERM and SIGKILL for its ranks: Open MPI's default of 1 s would cut requests off.
+
+    Open MPI 4 and 5 (PRRTE), each by its own prefix; inferred from their parameter `odls_base_sigkill_timeout`, not tried.
+    """
+    return {f"{prefix}_MCA_odls_base_sigkill_timeout": str(grace_s) for prefix in ("OMPI", "PRTE")}
 
 
 def port_options(ports: Ports) -> Sequence[tuple[str, int]]:

@@ -54,7 +54,11 @@ def server_for(plan: LaunchPlan, way: Way, run: Run) -> Server:
         )
     if needs_mpirun and shutil.which("mpirun") is None:
         raise TrtbuildError("mpirun is not installed", hint="use --with docker: NVIDIA's image has it; --dry-run prints what would run")  # fmt: skip
-    extra = {name: value for name, value in plan.environment.items() if name.startswith(("CUDA_", "TRTLLM_"))}
+    extra = {
+        name: value
+        for name, value in plan.environment.items()
+        if name.startswith(("CUDA_", "TRTLLM_", "OMPI_MCA_", "PRTE_MCA_"))
+    }
     more = tuple(word for word in plan.ranks[0].command if word.startswith(("--pinned-", "--enable-peer-", "--cuda-")))
     core = tuple(word.partition("=")[2] for rank in plan.ranks[1:2] for word in rank.command if word.startswith("--load-model="))  # fmt: skip
     return Server(
