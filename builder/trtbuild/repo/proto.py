@@ -35,6 +35,13 @@ def parse_config(text: str) -> Any:
         raise ConfigSyntaxError(str(error)) from error
 
 
+def as_dict(config: Any) -> dict[str, Any]:
+    """Return a ModelConfig as plain values, fields at their defaults left out and enums by name."""
+    from google.protobuf import json_format
+
+    return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
+
+
 def datatype_name(value: int) -> str:
     """Return the name of a DataType number, e.g. TYPE_INT32."""
     return str(_messages().DataType.Name(value))

@@ -14,8 +14,8 @@ def connect_address(listen_address: str) -> str:
     return "127.0.0.1" if listen_address == "0.0.0.0" else listen_address
 
 
-def is_ready(address: str, port: int, server_id: str) -> bool:
-    """Say whether the server with this id answers on the port and every model in it is ready.
+def is_ready(address: str, port: int, server_id: str | None) -> bool:
+    """Say whether the server with this id (None: any) answers on the port and every model in it is ready.
 
     The id is asked for because another server may have taken the port between our test and the server's bind.
     """
@@ -27,7 +27,7 @@ def is_ready(address: str, port: int, server_id: str) -> bool:
         answer = json.loads(body) if status == http.client.OK else None
     except ValueError:
         return False
-    return isinstance(answer, dict) and answer.get("name") == server_id
+    return isinstance(answer, dict) and server_id in (None, answer.get("name"))
 
 
 def _get(address: str, port: int, path: str) -> tuple[int | None, bytes]:

@@ -1,6 +1,6 @@
 """A tritonserver as a context manager: started, waited for, watched, stopped without a trace.
 
-Knows the order of a start and the command line of tritonserver. The process itself belongs to `guard.py`, which
+Knows the order of a start; command lines are in `launch.commands`. The process itself belongs to `guard.py`, which
 outlives us if we are killed; what can be checked beforehand is in `preflight`, `ports` and `python_stub`.
 """
 
@@ -11,19 +11,21 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.serve import preflight
 from trtbuild.serve.environment import server_environment
 from trtbuild.serve.exit_status import describe_status
 from trtbuild.serve.guarded import GuardedProcess
 from trtbuild.serve.health import connect_address, is_ready
+from trtbuild.serve.launch.commands import ModelControl, Triton
 from trtbuild.serve.locate import find_server
 from trtbuild.serve.ports import Ports, resolve
+from trtbuild.serve.processes import Processes
 from trtbuild.serve.python_stub import find_stub, python_folder
 from trtbuild.serve.run_folder import RunFolder, make_run_folder
 from trtbuild.serve.server_log import LogTail, is_fatal, not_loaded, reasons
@@ -38,6 +40,10 @@ _WATCH_POLL_S = 0.25
 _LAST_LINES = 15
 
 
+class ServerEnded(TrtbuildError):
+    """The server ended by itself after it had been ready."""
+
+
 class Server:
     """One run of tritonserver on a model repository.
 
@@ -50,6 +56,8 @@ class Server:
         ready_timeout_s: how long the server may take until every model is ready.
         stop_grace_s: how long it may take to finish requests in flight when it is stopped.
         on_log: called with each line of the server's output, while `start` and `watch` run.
+        model_control: explicit lets whoever reaches the server load and unload models, `trtbuild reload` among them.
+        processes: ranks and what they are given.
 
     Attributes:
         models: names of the models in the repository.
@@ -57,6 +65,7 @@ class Server:
         address, ports: what it listens on, without zeros after `start`.
         log_path: the file with the server's output, after `start`.
         ready_s: seconds from the start of the process until it was ready.
+        was_ready: whether it ever was.
     """
 
     def __init__(
@@ -70,7 +79,14 @@ class Server:
         ready_timeout_s: float = READY_TIMEOUT_S,
         stop_grace_s: float = STOP_GRACE_S,
         on_log: Callable[[str], None] | None = None,
+        model_control: ModelControl = "none",
+        processes: Processes = Processes(),  # noqa: B008  # frozen
     ) -> None:
+        if model_control == "explicit" and not address.startswith(("127.", "localhost")):
+            raise UsageError(
+                f"--model-control explicit on {address}: whoever reaches it could load models, which run code",
+                hint="listen on 127.0.0.1, or leave --model-control out",
+            )
         self.repository = preflight.find_repository(repository).resolve()
         self.address = address
         self.ports = ports
@@ -78,7 +94,11 @@ class Server:
         self.models: list[str] = []
         self.version: str | None = None
         self.ready_s = 0.0
+        self.was_ready = False
         self._server = server
+        self._model_control = model_control
+        self._processes = processes
+        self._keeps_log = log_path is not None
         self._ready_timeout_s = ready_timeout_s
         self._stop_grace_s = stop_grace_s
         self._on_log = on_log
@@ -145,10 +165,26 @@ class Server:
 
     def _launch(self, binary: Path, run: RunFolder) -> None:
         server_id = new_server_id()
-        self.log_path = self.log_path or run.path / "server.log"
-        self._tail = LogTail(self.log_path, _size_of_writable(self.log_path))
-        environment = server_environment(os.environ, python_folder=python_folder(), library_path=run.library_path)
+        inherited = {**os.environ, **self._processes.environment}
+        environment = server_environment(inherited, python_folder=python_folder(), library_path=run.library_path)
         command = self._command(binary, run, server_id)
+        self._guard(command, environment, run, server_id=server_id, prefix=f"{server_id}_")
+
+    def _guard(
+        self, command: list[str], environment: Mapping[str, str], run: RunFolder, *, server_id: str | None, prefix: str
+    ) -> None:
+        """Start a command under guard and wait until the server is ready.
+
+        Args:
+            command: argument vector.
+            environment: of the process.
+            run: its folder.
+            server_id: what the server calls itself; None: not known.
+            prefix: of its files in /dev/shm, which are removed.
+        """
+        if self.log_path is None or not self._keeps_log:
+            self.log_path = run.path / "server.log"
+        self._tail = LogTail(self.log_path, _size_of_writable(self.log_path))
         log.info("starting tritonserver %s; models: %s", self.version or "", ", ".join(self.models))
         log.debug("%s", " ".join(command))
         began = time.monotonic()
@@ -156,7 +192,7 @@ class Server:
             {
                 "command": command,
                 "log": str(self.log_path.absolute()),
-                "prefix": f"{server_id}_",
+                "prefix": prefix,
                 "run_folder": str(run.path),
                 "grace_s": self._stop_grace_s,
             },
@@ -164,26 +200,23 @@ class Server:
         )
         self._await_ready(self._process, server_id, deadline=began + self._ready_timeout_s)
         self.ready_s = time.monotonic() - began
+        self.was_ready = True
 
     def _command(self, binary: Path, run: RunFolder, server_id: str) -> list[str]:
-        options = {
-            "id": server_id,
-            "model-repository": run.repository,
-            "model-control-mode": "none",
-            "backend-directory": run.backends,
-            "backend-config": f"python,shm-region-prefix-name={server_id}_",
-            "exit-timeout-secs": max(1, round(self._stop_grace_s)),
-            "http-address": self.address,
-            "grpc-address": self.address,
-            "metrics-address": self.address,
-            "http-port": self.ports.http,
-            "grpc-port": self.ports.grpc,
-            "metrics-port": self.ports.metrics,
-        }
-        given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-        return [str(binary.absolute()), *given, "--disable-auto-complete-config"]
+        triton = Triton(
+            binary=str(binary.absolute()),
+            repository=str(run.repository),
+            address=self.address,
+            ports=self.ports,
+            server_id=server_id,
+            exit_timeout_s=max(1, round(self._stop_grace_s)),
+            core_models=self._processes.core_models,
+            model_control=self._model_control,
+            backends=str(run.backends) if run.backends else None,
+        )
+        return self._processes.command(triton, as_root=os.geteuid() == 0)
 
-    def _await_ready(self, process: GuardedProcess, server_id: str, *, deadline: float) -> None:
+    def _await_ready(self, process: GuardedProcess, server_id: str | None, *, deadline: float) -> None:
         while True:
             status = process.poll(_START_POLL_S)
             if any(is_fatal(line) for line in self._read_log()):
@@ -201,13 +234,14 @@ class Server:
         """Wait for ever, passing the log on to `on_log`; interrupt it (Ctrl-C) and call `stop` to end the server.
 
         Raises:
-            TrtbuildError: the server ended by itself; says how, with its last log lines.
+            ServerEnded: the server ended by itself; says how, with its last log lines.
         """
         process = self._running()
         while (status := process.poll(_WATCH_POLL_S)) is None:
             self._read_log()
         self._read_log()
-        raise self._error(f"tritonserver ended by itself: {describe_status(status)}", self._last_lines())
+        error = self._error(f"tritonserver ended by itself: {describe_status(status)}", self._last_lines())
+        raise ServerEnded(error.message, hint=error.hint)
 
     def stop(self) -> None:
         """Stop the server and remove every trace of it; does nothing when it is not running.
@@ -249,12 +283,13 @@ class Server:
         assert self._tail is not None
         self._read_log()
         waiting = ", ".join(not_loaded(self._tail.lines)) or "none that it mentions"
-        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        inherited = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        devices = self._processes.environment.get("CUDA_VISIBLE_DEVICES", inherited)
         return self._error(
             f"tritonserver was not ready after {self._ready_timeout_s:g} s; models still loading: {waiting}",
             reasons(self._tail.lines) + self._last_lines(),
             hint=f"--ready-timeout gives it more time; /dev/shm holds {preflight.shared_memory_bytes() >> 20} MiB; "
-            f"CUDA_VISIBLE_DEVICES is {devices}; ",
+            f"CUDA_VISIBLE_DEVICES is {devices}; world size is {self._processes.count}; ",
         )
 
     def _last_lines(self) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 options = dict(argument[2:].split("=", 1) for argument in sys.argv[2:] if "=" in argument)
-port = int(options["http-port"])
+port = int(options.get("http-port", 0))
 prefix = options["backend-config"].partition("shm-region-prefix-name=")[2]
 asked = 0
 stop = threading.Event()
@@ -149,8 +149,18 @@ def shell_crash() -> None:
     sys.exit(139)
 
 
+def rank() -> None:
+    """Serve as rank 0; work without a front end as any other."""
+    if "http-port" in options:
+        serve()
+    else:
+        Path("/dev/shm", prefix + "region").write_bytes(b"x")
+        stop.wait()
+
+
 BEHAVIOURS: dict[str, Callable[[], None]] = {
     "ready": serve,
+    "rank": rank,
     "slow": lambda: serve(not_ready=5),
     "other": lambda: serve(name="somebody else's"),
     "ignores_signals": ignores_signals,

@@ -1,0 +1,23 @@
+"""`docker run` of a plan: not as root, without capabilities, read-only, ports on the plan's address (field reports LM08, SE05)."""
+
+from __future__ import annotations
+
+from trtbuild.serve.launch.make import port_options
+from trtbuild.serve.launch.plan import SHARED_MEMORY_BYTES, USER_ID, LaunchPlan
+
+
+def command(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return the argument vector; NCCL and Python models overflow Docker's 64 MiB of shared memory, so it is always set."""
+    gpus: tuple[str, ...] = ()
+    if plan.world_size:
+        gpus = ("--gpus", f'"device={plan.visible_devices}"' if plan.gpus else str(plan.world_size))
+    published = [part for _, port in port_options(plan.ports) for part in ("-p", f"{plan.address}:{port}:{port}")]
+    mounted = [part for mount in plan.files for part in ("--mount", f"type=bind,source={mount.source},target={mount.target},readonly")]  # fmt: skip
+    environment = [part for name, value in plan.environment.items() for part in ("-e", f"{name}={value}")]
+    return (
+        "docker", "run", "--rm", "--init", "--name", plan.name, *gpus,
+        f"--shm-size={SHARED_MEMORY_BYTES >> 30}g", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864",
+        "--user", f"{USER_ID}:{USER_ID}", "--read-only", "--tmpfs", "/tmp:exec,size=1g", "--cap-drop", "ALL",
+        "--security-opt", "no-new-privileges", "--stop-signal", "SIGINT", "--stop-timeout", str(plan.grace_s + 5),
+        *published, *mounted, *environment, "-e", "HOME=/tmp", plan.image, *plan.command,
+    )  # fmt: skip

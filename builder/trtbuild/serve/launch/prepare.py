@@ -1,0 +1,58 @@
+"""The plan and the way of a command line: reads the repository, picks free ports where a local server asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from trtbuild.errors import TrtbuildError
+from trtbuild.serve.defaults import Listen
+from trtbuild.serve.launch.facts import read_facts
+from trtbuild.serve.launch.make import Wanted, make_plan
+from trtbuild.serve.launch.plan import LaunchPlan
+from trtbuild.serve.launch.ways import WAYS, Way
+from trtbuild.serve.locate import SYSTEM_SERVER, find_server
+from trtbuild.serve.ports import resolve
+
+
+class Options(Protocol):
+    """What of the command line is needed."""
+
+    @property
+    def way(self) -> str:
+        """Key of `WAYS`."""
+
+    @property
+    def engine(self) -> Path | None:
+        """Folder of the engine."""
+
+    def wanted(self, where: Listen, *, grace_s: float, ready_timeout_s: float | None, binary: Path) -> Wanted:
+        """Return what to plan."""
+
+
+def prepare(
+    repository: Path, options: Options, where: Listen, *, server: Path | None, grace_s: float, ready_timeout_s: float | None
+) -> tuple[LaunchPlan, Way]:  # fmt: skip
+    """Return the plan of a launch, and how it is carried out.
+
+    Raises:
+        UsageError: what was typed is not possible.
+        TrtbuildError: the repository cannot be launched like this.
+    """
+    way = WAYS[options.way]
+    if way.place.as_caller and 0 in where.ports.named().values():
+        where = Listen(where.address, resolve(where.address, where.ports))
+    facts = read_facts(repository, engine=options.engine)
+    binary = _binary(server) if way.place.as_caller else SYSTEM_SERVER
+    wanted = options.wanted(where, grace_s=grace_s, ready_timeout_s=ready_timeout_s, binary=binary)
+    return make_plan(facts, wanted, way.place), way
+
+
+def _binary(server: Path | None) -> Path:
+    """Return the server that would run; where there is none, that of NVIDIA's containers."""
+    try:
+        return find_server(server).binary
+    except TrtbuildError:
+        if server is not None:
+            raise
+        return SYSTEM_SERVER
