@@ -296,6 +296,15 @@ class Speculative(Section):
     lookahead: tuple[Positive, Positive, Positive] = Field(
         (4, 3, 4), description="Window, n-gram and verification set sizes of lookahead."
     )
+    choices: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] = Field(
+        (), description="Tree of medusa or eagle as paths, e.g. [[0], [0, 0], [1]]; empty: TensorRT-LLM's own."
+    )
+
+    @model_validator(mode="after")
+    def _choices_need_a_tree(self) -> Speculative:
+        if self.choices and self.mode not in ("medusa", "eagle"):
+            raise ValueError(f"choices apply to medusa and eagle, not to '{self.mode}'")
+        return self
 
 
 class Lora(Section):
@@ -322,18 +331,64 @@ class Serving(Section):
     streaming: bool = Field(True, description="Decoupled models: answers can be streamed token by token.")
     preprocessing_instances: Positive = Field(1, description="Instances of preprocessing.")
     bls_instances: Positive = Field(2, description="Instances of tensorrt_llm_bls; each serves one request at a time.")
-    chat_template: bool = Field(False, description="Treat text_input as one user message and apply the chat template.")
+    chat_template: bool | Literal["messages"] = Field(
+        False,
+        description="Apply the chat template: true takes text_input for one user message, messages for a JSON list of messages.",
+    )
     system_prompt: str | None = Field(None, description="System message put before it; needs chat_template.")
     add_special_tokens: bool = Field(True, description="Add BOS and the like to prompts that are not templated.")
     skip_special_tokens: bool = Field(True, description="Leave special tokens out of the answer.")
     stop_words: tuple[str, ...] = Field((), description="Words that end every answer, besides the request's own.")
     max_queue_size: Annotated[int, Field(ge=0)] = Field(0, description="Requests waiting at most; 0 is unlimited.")
     max_queue_delay_us: Annotated[int, Field(ge=0)] = Field(0, description="How long a batch may wait, microseconds.")
+    queue_timeout_us: Annotated[int, Field(ge=0)] = Field(
+        0, description="How long a request may wait, microseconds; 0 is for ever."
+    )
+    queue_timeout_action: Literal["reject", "delay"] = Field(
+        "reject",
+        description="What becomes of a request that waited for longer: an error, or its turn after all others.",
+    )
+    allow_timeout_override: bool = Field(
+        False, description="Requests may shorten queue_timeout_us by their own timeout."
+    )
+    priority_levels: Annotated[int, Field(ge=0)] = Field(0, description="Levels of priority, 1 first; 0 is none.")
+    default_priority_level: Annotated[int, Field(ge=0)] = Field(
+        0, description="Level of requests that name none; empty or 0 is the last."
+    )
+    mode: Literal["leader", "orchestrator"] = Field(
+        "leader", description="MPI processes of an engine: one per GPU, or one server that starts or is given workers."
+    )
+    gpu_device_ids: str | None = Field(
+        None, description="GPUs of each instance of an engine, e.g. 0,1;2,3 for two; empty: TensorRT-LLM chooses."
+    )
+    participant_ids: str | None = Field(
+        None, description="MPI ranks of the workers of each instance, e.g. 1;2; empty: the server starts them."
+    )
+    guided_decoding: Literal["xgrammar"] | None = Field(
+        None, description="Grammars and JSON for engines; from 0.19 on."
+    )
+    xgrammar_tokenizer_info: str | None = Field(
+        None, description="File with the tokenizer as XGrammar needs it: encoded_vocab, tokenizer_str, stop_token_ids."
+    )
+
+    @model_validator(mode="after")
+    def _priorities(self) -> Serving:
+        if self.default_priority_level > self.priority_levels:
+            raise ValueError(
+                f"default_priority_level={self.default_priority_level} exceeds priority_levels={self.priority_levels}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _guided_decoding_needs_its_file(self) -> Serving:
+        if (self.guided_decoding is None) != (self.xgrammar_tokenizer_info is None):
+            raise ValueError("guided_decoding and xgrammar_tokenizer_info need each other")
+        return self
 
     @model_validator(mode="after")
     def _system_prompt_needs_template(self) -> Serving:
         if self.system_prompt is not None and not self.chat_template:
-            raise ValueError("system_prompt needs chat_template: true")
+            raise ValueError("system_prompt needs chat_template: true or messages")
         return self
 
 
@@ -481,7 +536,7 @@ def _keys_at(location: tuple[Any, ...]) -> list[str]:
 #: Fields that hold paths, which are relative to trtbuild.yaml.
 _PATHS = (
     ("model", "path"), ("model", "merge_lora"), ("quantization", "calibration", "file"), ("accuracy", "file"),
-    ("engine", "timing_cache"), ("speculative", "draft_model"), ("lora", "adapters"),
+    ("engine", "timing_cache"), ("speculative", "draft_model"), ("lora", "adapters"), ("serving", "xgrammar_tokenizer_info"),
 )  # fmt: skip
 
 

@@ -43,6 +43,11 @@ class Parameters:
         """Whether a request may get any number of responses."""
         return bool(self.config.get("model_transaction_policy", {}).get("decoupled", False))
 
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the model's outputs."""
+        return [str(tensor["name"]) for tensor in self.config.get("output", [])]
+
     def text(self, key: str, default: str = "") -> str:
         """Return a text parameter."""
         return str(self._values.get(key, default))

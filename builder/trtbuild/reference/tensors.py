@@ -65,6 +65,7 @@ IMPLEMENTED = frozenset(
         *("input_ids", "input_lengths", "request_output_len", "end_id", "pad_id", "stop_words_list", "bad_words_list"),
         *("embedding_bias", "temperature", "runtime_top_k", "runtime_top_p", "repetition_penalty", "min_tokens"),
         *("presence_penalty", "frequency_penalty", "seed", "return_log_probs", "return_perf_metrics", "stop"),
+        *("min_length", "random_seed", "return_kv_cache_reuse_stats"),  # what releases before 0.20 and 0.19 call them
         *("return_num_input_tokens", "return_num_output_tokens", "exclude_input_in_output", "streaming"),
     }
 )
@@ -198,7 +199,7 @@ def _read_row(row: _Row, batch_index: int | None, *, exclude_input: bool, is_dec
         echoes_prompt=not is_streaming and not (exclude_input if excludes is None else excludes),
         batch_index=batch_index,
         wants_log_probs=bool(row.flag("return_log_probs")),
-        wants_perf_metrics=bool(row.flag("return_perf_metrics")),
+        wants_perf_metrics=bool(row.flag("return_perf_metrics") or row.flag("return_kv_cache_reuse_stats")),
         wants_num_input_tokens=bool(row.flag("return_num_input_tokens")),
         wants_num_output_tokens=bool(row.flag("return_num_output_tokens")),
     )
@@ -213,16 +214,18 @@ _PARAMS = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
     "min_tokens": "min_tokens",
+    "random_seed": "seed",
+    "min_length": "min_tokens",
 }
 """Scalar inputs and the fields of SamplingParams they set; an absent one leaves the field's default."""
 
 
 def _read_params(row: _Row) -> SamplingParams:
-    given = {field: row.scalar(name) for name, field in _PARAMS.items()}
+    given = {field: value for name, field in _PARAMS.items() if (value := row.scalar(name)) is not None}
     end_id = row.scalar("end_id")
     bias = row.array("embedding_bias")
     return SamplingParams(
-        **{field: value for field, value in given.items() if value is not None},
+        **given,
         end_id=None if end_id in (None, -1) else end_id,
         stop_words=row.words("stop_words_list"),
         bad_words=row.words("bad_words_list"),

@@ -16,11 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
 from trtbuild.repo.engine_settings import Value, engine_parameters
-from trtbuild.spec import Deployment
+from trtbuild.repo.placement import placement
+from trtbuild.repo.signatures import Signatures, signatures
+from trtbuild.repo.xgrammar import check_tokenizer_info
+from trtbuild.spec import Deployment, Serving
 from trtbuild.trtllm.engine import Engine
 from trtbuild.trtllm.llm_serve import dump
 from trtbuild.trtllm.llm_settings import Facts, arguments
-from trtbuild.trtllm.versions import DEFAULT, Feature, find_release
+from trtbuild.trtllm.versions import DEFAULT, Feature, Release, find_release
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,34 @@ Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 
 
+class Queue(BaseModel):
+    """How requests wait for a model (Triton's ModelDynamicBatching and ModelQueuePolicy)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_size: NotNegative
+    max_delay_us: NotNegative
+    timeout_us: NotNegative
+    timeout_action: Literal["REJECT", "DELAY"]
+    allow_timeout_override: bool
+    priority_levels: NotNegative
+    default_priority_level: NotNegative
+
+    @classmethod
+    def of(cls, serving: Serving) -> Queue:
+        """Return the queue that a deployment asks for."""
+        levels = serving.priority_levels
+        return cls(
+            max_size=serving.max_queue_size,
+            max_delay_us=serving.max_queue_delay_us,
+            timeout_us=serving.queue_timeout_us,
+            timeout_action="REJECT" if serving.queue_timeout_action == "reject" else "DELAY",
+            allow_timeout_override=serving.allow_timeout_override,
+            priority_levels=levels,
+            default_priority_level=serving.default_priority_level or levels,
+        )
+
+
 class RepoContext(BaseModel):
     """The values of one model repository. All paths are as the server sees them, and absolute."""
 
@@ -49,14 +80,16 @@ class RepoContext(BaseModel):
     vocab_size: Positive
     logits_datatype: Literal["TYPE_FP32", "TYPE_FP16"] = "TYPE_FP32"
     decoupled: bool
-    max_queue_size: NotNegative
-    max_queue_delay_us: NotNegative
+    queue: Queue
+    core_instances: Positive = 1
+    environment: dict[str, str] = {}
+    world_size: Positive = 1
     preprocessing_instances: Positive
     bls_instances: Positive
     tokenizer_dir: str
     add_special_tokens: bool
     skip_special_tokens: bool
-    chat_template: bool
+    chat_template: bool | Literal["messages"]
     system_prompt: str | None
     stop_words: tuple[str, ...]
     exclude_input_in_output: bool = True
@@ -70,6 +103,7 @@ class RepoContext(BaseModel):
     cancellation_check_period_ms: Positive = 100
     stats_check_period_ms: Positive = 100
     tensorrt_llm: str = ""
+    signatures: Signatures = {}
     llm_args: dict[str, Any] = {}
     llmapi_max_batch_size: Literal[0] = 0
     llmapi_lora_inputs: bool = False
@@ -159,15 +193,25 @@ def _build(
     # The reference target computes logits in float32 whatever the checkpoint's dtype, an engine as it was built.
     logits_dtype, max_batch_size = "float32", limits.max_batch_size
     kv_cache_max_tokens: int | None = limits.kv_tokens
-    parameters: dict[str, Value] = {}
+    more: dict[str, Any] = {}
+    engine = _open_engine(paths.get("engine_dir")) if variant == "engine" else None
+    release = _release(deployment, engine)
     if variant == "engine":
-        if "engine_dir" not in paths:
-            raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
-        logits_dtype, max_batch_size, parameters = _of_engine(
-            paths["engine_dir"], checkpoint_config, deployment, limits.max_batch_size
-        )
+        logits_dtype, max_batch_size = _of_engine(engine, checkpoint_config, deployment, limits.max_batch_size)
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
-    more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map) if variant == "llmapi" else {}
+        more = _engine_values(
+            deployment,
+            engine,
+            release,
+            {name: _seen_by_server(path, path_map) for name, path in paths.items()},
+            path_map,
+        )
+    else:
+        _refuse_engine_fields(deployment)
+    if variant == "llmapi":
+        more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map)
+    else:
+        more |= {"tensorrt_llm": release.name, "signatures": signatures(release, _logits_datatype(logits_dtype))}
     return RepoContext(
         **more,
         variant=variant,
@@ -177,8 +221,7 @@ def _build(
         vocab_size=checkpoint_config["vocab_size"],
         logits_datatype=_logits_datatype(logits_dtype),
         decoupled=serving.streaming,
-        max_queue_size=serving.max_queue_size,
-        max_queue_delay_us=serving.max_queue_delay_us,
+        queue=Queue.of(serving),
         preprocessing_instances=serving.preprocessing_instances,
         bls_instances=serving.bls_instances,
         add_special_tokens=serving.add_special_tokens,
@@ -189,7 +232,6 @@ def _build(
         tokens_per_block=limits.tokens_per_block,
         num_blocks=limits.num_blocks,
         kv_cache_max_tokens=kv_cache_max_tokens,
-        engine_parameters=parameters,
         **{name: _seen_by_server(path, path_map) for name, path in paths.items()},
     )
 
@@ -234,29 +276,97 @@ def _of_llm_api(
     }
 
 
-def _of_engine(
-    engine_dir: Path, checkpoint_config: Mapping[str, Any], deployment: Deployment, default: int
-) -> tuple[str, int, dict[str, Value]]:
-    """Return the dtype of the engine's logits, how large a batch may be (what was asked for, or what it was built for), and its parameters.
+#: Periods of `tensorrt_llm` that no field sets: the backend's own defaults, written out (Triton specification 1.8).
+PERIODS_MS = {"cancellation_check_period_ms": 100, "stats_check_period_ms": 100}
 
-    An engine that is not there yet, since it is built elsewhere, is taken to be built from the checkpoint with the same limits.
+
+def _open_engine(folder: Path | None) -> Engine | None:
+    """Return the engine, None when it is built elsewhere, later.
 
     Raises:
-        TrtbuildError: the repository would promise what the engine does not have, or the folder holds no engine.
+        UsageError: no folder is named.
+        TrtbuildError: the folder holds no engine.
     """
-    if not engine_dir.is_dir():
-        logger.warning(
-            "note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", engine_dir
+    if folder is None:
+        raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
+    if not folder.is_dir():
+        logger.warning("note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", folder)
+        return None
+    return Engine.open(folder)
+
+
+def _release(deployment: Deployment, engine: Engine | None) -> Release:
+    """Return the release that serves: the one that is stated, else the one that built the engine, else the default.
+
+    Raises:
+        UsageError: it is not known, or serves no engines.
+    """
+    built_by = engine.version if engine is not None else ""
+    release = find_release(deployment.tensorrt_llm or built_by or DEFAULT)
+    if deployment.target == "tensorrt" and not release.has(Feature.ENGINE):
+        raise UsageError(
+            f"TensorRT-LLM {release} serves no engines (target tensorrt)",
+            hint=f"set tensorrt_llm to {DEFAULT} or an older one, or use --target pytorch",
         )
-        return str(checkpoint_config["logits_dtype"]), default, engine_parameters(deployment, None)
-    engine, asked = Engine.open(engine_dir), deployment.limits.max_batch_size
+    return release
+
+
+def _engine_values(
+    deployment: Deployment,
+    engine: Engine | None,
+    release: Release,
+    seen: Mapping[str, str],
+    path_map: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Return the fields of an engine's core: its parameters, and where its instances run."""
+    info, place = deployment.serving.xgrammar_tokenizer_info, placement(deployment)
+    paths = {"engine": seen["engine_dir"], "tokenizer": seen["tokenizer_dir"]}
+    if info is not None:
+        check_tokenizer_info(Path(info))
+        paths["xgrammar"] = _seen_by_server(Path(info), path_map)
+    return {
+        "core_instances": place.instances,
+        "environment": place.environment,
+        "world_size": place.world_size,
+        "engine_parameters": engine_parameters(deployment, engine, release, paths=paths, periods_ms=PERIODS_MS),
+    }
+
+
+#: Fields of `serving` that only engines have.
+_OF_ENGINES = ("gpu_device_ids", "participant_ids", "guided_decoding")
+
+
+def _refuse_engine_fields(deployment: Deployment) -> None:
+    given = [f"serving.{name}" for name in _OF_ENGINES if getattr(deployment.serving, name) is not None]
+    if deployment.serving.mode != "leader":
+        given.append("serving.mode")
+    if given:
+        raise UsageError(
+            f"{', '.join(given)}: only engines have that, and the target is {deployment.target}",
+            hint="leave it out, or use --target tensorrt; for guided decoding with target pytorch see llm_api.guided_decoding",
+        )
+
+
+def _of_engine(
+    engine: Engine | None, checkpoint_config: Mapping[str, Any], deployment: Deployment, default: int
+) -> tuple[str, int]:
+    """Return the dtype of the engine's logits and how large a batch may be: what was asked for, or what it was built for.
+
+    An engine that is not there yet is taken to be built from the checkpoint with the same limits.
+
+    Raises:
+        UsageError: the repository would promise what the engine does not have.
+    """
+    if engine is None:
+        return str(checkpoint_config["logits_dtype"]), default
+    asked = deployment.limits.max_batch_size
     if asked is not None and asked > engine.max_batch_size:
         raise UsageError(
             f"limits.max_batch_size={asked} in trtbuild.yaml exceeds max_batch_size={engine.max_batch_size} in "
-            f"{engine_dir / 'config.json'}",
+            f"{engine.path / 'config.json'}",
             hint=f"use at most {engine.max_batch_size}, or build the engine for {asked}",
         )
-    return engine.logits_dtype, asked or engine.max_batch_size, engine_parameters(deployment, engine)
+    return engine.logits_dtype, asked or engine.max_batch_size
 
 
 def _logits_datatype(dtype: str) -> Literal["TYPE_FP32", "TYPE_FP16"]:

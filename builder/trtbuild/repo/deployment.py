@@ -71,7 +71,7 @@ def context_of(
         tokenizer_dir = Path(deployment.model.path)
     if deployment.target == "tensorrt" and engine_dir is not None and engine_dir.is_dir():
         _check_engine(deployment, engine_dir)
-    check_tokenizer(tokenizer_dir, chat_template=deployment.serving.chat_template)
+    check_tokenizer(tokenizer_dir, chat_template=bool(deployment.serving.chat_template))
     return build_context(
         deployment,
         config,

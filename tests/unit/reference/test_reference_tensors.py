@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +9,9 @@ import pytest
 
 from trtbuild.reference.sampling import RequestError
 from trtbuild.reference.tensors import IMPLEMENTED, UNSUPPORTED, CoreRequest, is_stop_request, read_requests, read_words
+from trtbuild.trtllm.tensors import ENGINE_MODELS
+from trtbuild.trtllm.versions import RELEASES
 
-CORE_MACRO = Path(__file__).parents[3] / "model_repo_templates" / "_macros" / "core.pbtxt.j2"
 DTYPES: dict[str, Any] = {
     "TYPE_INT32": np.int32,
     "TYPE_INT64": np.int64,
@@ -23,9 +22,12 @@ DTYPES: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
     "TYPE_STRING": np.object_,
 }
-PUBLIC_INPUTS = dict(
-    re.findall(r'(?:optional|required)\("(\w+)", ("TYPE_\w+"|logits_datatype)', CORE_MACRO.read_text())
-)
+#: The inputs of all releases that trtbuild knows.
+PUBLIC_INPUTS = {
+    tensor.name: f"TYPE_{tensor.dtypes[0]}"
+    for release in RELEASES
+    for tensor in ENGINE_MODELS["tensorrt_llm"].of(release, "input").values()
+}
 
 
 def tensors(**changes: Any) -> dict[str, np.ndarray]:
@@ -45,9 +47,9 @@ def read(*, exclude_input: bool = True, is_decoupled: bool = True, **changes: An
 
 
 def value_of(name: str, number: float) -> np.ndarray:
-    if PUBLIC_INPUTS[name] == '"TYPE_STRING"':
+    if PUBLIC_INPUTS[name] == "TYPE_STRING":
         return np.array([[str(number).encode()]], np.object_)
-    return np.array([[number]], DTYPES.get(PUBLIC_INPUTS[name].strip('"'), np.float32))
+    return np.array([[number]], DTYPES.get(PUBLIC_INPUTS[name], np.float32))
 
 
 def test_every_public_input_is_either_implemented_or_refused() -> None:
@@ -59,7 +61,7 @@ def test_every_public_input_is_either_implemented_or_refused() -> None:
 @pytest.mark.parametrize("name", [name for name, neutral in UNSUPPORTED.items() if set(neutral) != {False, True}])
 def test_an_input_that_is_not_implemented_makes_the_request_fail(name: str) -> None:
     with pytest.raises(RequestError, match=f"^{name} = .* is not supported"):
-        read(**{name: value_of(name, True if PUBLIC_INPUTS[name] == '"TYPE_BOOL"' else 7)})
+        read(**{name: value_of(name, True if PUBLIC_INPUTS[name] == "TYPE_BOOL" else 7)})
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ IMAGE_GRID_THW INT64 3
 VISION_INPUT_ID INT32 -1
 """)
 
-#: Model -> (inputs, outputs).
+#: Model -> (inputs, outputs) of 1.2.
 PUBLIC: dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]] = {
     "preprocessing": (PREPROCESSING_INPUTS, PREPROCESSING_OUTPUTS),
     "tensorrt_llm": (CORE_INPUTS, CORE_OUTPUTS),
@@ -218,3 +218,50 @@ PUBLIC: dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]] = {
     "ensemble": (ENSEMBLE_INPUTS, TEXT_OUTPUTS),
     "tensorrt_llm_bls": (BLS_INPUTS, TEXT_OUTPUTS),
 }
+
+_TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
+_MODELS = ("tensorrt_llm", *_TEXT_MODELS)
+_COUNTS = ("num_input_tokens", "num_output_tokens")
+_TIMES = (
+    *("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
+    *("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens"),
+)
+_GUIDES = ("guided_decoding_guide_type", "guided_decoding_guide")
+_CORE_OF_0_19 = (
+    *("mrope_rotary_cos_sin", "mrope_position_deltas"),
+    *("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
+)
+#: Outputs of preprocessing whose beginnings the specification does not date; those of models that 0.19 brought are taken to be of 0.19.
+_VISION_OF_0_19 = ("ATTENTION_MASK", "IMAGE_GRID_THW", "VISION_INPUT_ID")
+
+
+def public_of(release: str) -> dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """Return the tensors of a release: those of 1.2 with each change of Triton specification 3.3 undone, newest first."""
+    tables = {model: (dict(inputs), dict(outputs)) for model, (inputs, outputs) in PUBLIC.items()}
+
+    def rename(models: tuple[str, ...], new: str, old: str) -> None:
+        for model in models:
+            inputs = tables[model][0]
+            inputs[old] = inputs.pop(new)
+
+    def drop(models: tuple[str, ...], side: int, names: tuple[str, ...]) -> None:
+        for model in models:
+            for name in names:
+                tables[model][side].pop(name, None)
+
+    line = tuple(int(part) for part in release.split(".")[:2])
+    if line < (0, 21):  # PR #5445, and what came with it
+        drop(_MODELS, 0, tuple(f"return_{name}" for name in _COUNTS))
+        drop(_MODELS, 1, _COUNTS)
+        drop(("preprocessing",), 0, ("IMAGES",))
+        tables["preprocessing"][1]["IMAGE_SIZES"] = ("INT64", (2,), frozenset())
+    if line < (0, 20):
+        rename(_MODELS, "seed", "random_seed")
+        rename(_MODELS, "min_tokens", "min_length")
+    if line < (0, 19):
+        rename(_MODELS, "return_perf_metrics", "return_kv_cache_reuse_stats")
+        drop(_MODELS, 1, _TIMES)
+        drop(_MODELS, 0, _GUIDES)
+        drop(("tensorrt_llm",), 0, _CORE_OF_0_19)
+        drop(("preprocessing",), 1, _VISION_OF_0_19)
+    return tables

@@ -116,9 +116,8 @@ def _tensor(grpc: Any, name: str, value: Any) -> Any:
     return tensor
 
 
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    folder = tmp_path_factory.mktemp("deployed")
+def render_scripted(folder: Path, **sections: Any) -> tuple[Path, Path]:
+    """Render a repository around the scripted core; return it and the file of the core's log."""
     checkpoint = folder / "checkpoint"
     tiny_tokenizers.save(tiny_tokenizers.byte_level(), checkpoint / "tokenizer")
     (checkpoint / "config.json").write_text(
@@ -133,12 +132,18 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
         '{% from "_macros/config.pbtxt.j2" import parameter %}\nbackend: "python"\n'
         '{% include "_macros/core.pbtxt.j2" %}\n{{ parameter("gpt_model_path", checkpoint_dir) }}\n'
     )
-    deployment = parse({"model": {"path": str(checkpoint)}, "serving": {"bls_instances": 8}}, origin="test")
+    deployment = parse({"model": {"path": str(checkpoint)}, **sections}, origin="test")
     repository = render(
         context_of(deployment, checkpoint_dir=checkpoint), folder / "repository", templates=templates
     ).path
+    return repository, checkpoint / "core.log"
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    repository, log = render_scripted(tmp_path_factory.mktemp("deployed"), serving={"bls_instances": 8})
     with Server(repository) as server:
-        yield Deployed(server.grpc_url, checkpoint / "core.log")
+        yield Deployed(server.grpc_url, log)
 
 
 @pytest.mark.parametrize("model", MODELS)

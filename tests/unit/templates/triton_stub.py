@@ -126,11 +126,12 @@ def request(inputs: dict[str, Any], request_id: str = "") -> InferenceRequest:
     )
 
 
-def arguments(parameters: dict[str, str], *, decoupled: bool = True) -> dict[str, str]:
+def arguments(parameters: dict[str, str], *, decoupled: bool = True, outputs: Iterable[str] = ()) -> dict[str, str]:
     """Return what Triton hands to `initialize`."""
     config = {
         "name": "model",
         "model_transaction_policy": {"decoupled": decoupled},
+        "output": [{"name": name} for name in outputs],
         "parameters": {key: {"string_value": value} for key, value in parameters.items()},
     }
     return {"model_config": json.dumps(config)}

@@ -1,4 +1,4 @@
-"""Renders the chat template of a model.
+"""Renders the chat template of a model for one user message, or for a list of messages.
 
 A chat template is code from whoever published the model. It runs in Jinja's immutable sandbox, as in transformers, with
 three bounds on top that the sandbox lacks: time, characters put out, and the size of what one operation may make. What a
@@ -75,14 +75,18 @@ class ChatTemplate:
         Raises:
             RequestError: the template refuses the message, breaks a bound or leaves the sandbox.
         """
-        return self.render_messages([*self._system, {"role": "user", "content": text}])
+        return self._render([*self._system, {"role": "user", "content": text}])
 
     def render_messages(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return the prompt for a whole conversation, up to where the next answer starts; no system prompt is added.
+        """Return the prompt for a conversation; the deployment's system message is put in front of one without its own.
 
         Raises:
-            RequestError: see `render`.
+            RequestError: as `render`.
         """
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        return self._render([*([] if has_system else self._system), *messages])
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         self._environment.start()
         try:
             return self._template.render(

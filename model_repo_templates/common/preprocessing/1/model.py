@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from chat_template import ChatTemplate
+from messages import read_messages
 from prompt import PromptEncoder, end_ids
 from serving import Parameters, RequestError, answer_each, array, texts
 from tokenizer import load_tokenizer
@@ -39,7 +40,8 @@ class TritonPythonModel:
         self._pad_id = self._end_ids[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self._stop_ids = word_ids(parameters.texts("stop_words"), self._encoder.word)
         self._chat: ChatTemplate | None = None
-        if parameters.flag("chat_template", default=False):
+        self._takes_messages = parameters.text("chat_template") == "messages"
+        if self._takes_messages or parameters.flag("chat_template", default=False):
             self._chat = ChatTemplate.of(tokenizer, Path(folder), system_prompt=parameters.text("system_prompt"))
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -68,7 +70,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(output_tensors=self._outputs(request, prompts, lengths))
 
     def _prompt(self, text: str) -> list[int]:
-        ids = self._encoder.plain(text) if self._chat is None else self._encoder.templated(self._chat.render(text))
+        ids = self._ids(text)
         if not ids:
             raise RequestError("QUERY is empty")
         if len(ids) >= self._max_seq_len:
@@ -78,6 +80,13 @@ class TritonPythonModel:
         if max(ids) >= self._vocab_size:
             raise RequestError(f"the prompt has token {max(ids)}, and the model a vocabulary of {self._vocab_size}")
         return ids
+
+    def _ids(self, text: str) -> list[int]:
+        if self._chat is None:
+            return self._encoder.plain(text)
+        if self._takes_messages:
+            return self._encoder.templated(self._chat.render_messages(read_messages(text)))
+        return self._encoder.templated(self._chat.render(text))
 
     def _outputs(self, request: Any, prompts: list[list[int]], lengths: np.ndarray[Any, Any]) -> list[Any]:
         """Return the output tensors; lists of words and the bias are left out when the request has none."""

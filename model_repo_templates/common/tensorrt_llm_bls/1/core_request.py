@@ -40,7 +40,7 @@ FROM_PREPROCESSING = {
     "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
 }
 
-#: Inputs of this model -> inputs of the core, handed on as they are.
+#: Inputs of this model -> inputs of the core, handed on as they are. Both names are listed where a release changed one.
 TO_CORE = {
     "top_k": "runtime_top_k",
     "top_p": "runtime_top_p",
@@ -52,15 +52,18 @@ TO_CORE = {
             "temperature",
             "repetition_penalty",
             "min_tokens",
+            "min_length",
             "presence_penalty",
             "frequency_penalty",
             "seed",
+            "random_seed",
             "beam_width",
             "num_return_sequences",
             "return_log_probs",
             "return_context_logits",
             "return_generation_logits",
             "return_perf_metrics",
+            "return_kv_cache_reuse_stats",
             "return_num_input_tokens",
             "return_num_output_tokens",
             "prompt_embedding_table",
@@ -73,28 +76,6 @@ TO_CORE = {
         )
     },
 }
-
-#: Outputs of the core that are outputs of this model too.
-FROM_CORE = (
-    "cum_log_probs",
-    "output_log_probs",
-    "context_logits",
-    "generation_logits",
-    "batch_index",
-    "sequence_index",
-    "kv_cache_alloc_new_blocks",
-    "kv_cache_reused_blocks",
-    "kv_cache_alloc_total_blocks",
-    "arrival_time_ns",
-    "first_scheduled_time_ns",
-    "first_token_time_ns",
-    "last_token_time_ns",
-    "acceptance_rate",
-    "total_accepted_draft_tokens",
-    "total_draft_tokens",
-    "num_input_tokens",
-    "num_output_tokens",
-)
 
 
 def renamed_inputs(request: Any, names: dict[str, str]) -> list[Any]:

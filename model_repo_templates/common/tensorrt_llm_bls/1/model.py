@@ -18,7 +18,6 @@ import triton_python_backend_utils as pb_utils
 from answer import Answers
 from cancellation import CancellationWatcher, Watch
 from core_request import (
-    FROM_CORE,
     FROM_PREPROCESSING,
     TO_CORE,
     TO_PREPROCESSING,
@@ -44,6 +43,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Read the parameters; a wrong one stops the load with its name."""
         parameters = Parameters(args["model_config"])
+        #: Outputs of the core that are outputs of this model too; which there are is the release's affair.
+        self._from_core = [name for name in parameters.outputs if name != "text_output"]
         self._core = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._is_decoupled = parameters.is_decoupled
         self._is_cumulative = parameters.flag("accumulate_tokens", default=False)
@@ -96,7 +97,9 @@ class TritonPythonModel:
         generated = self._generate(inputs, watch)
         try:
             for response in generated:
-                tensors = None if watch.is_cancelled or answers.are_stopped else _tensors(answers, response)
+                tensors = (
+                    None if watch.is_cancelled or answers.are_stopped else _tensors(answers, response, self._from_core)
+                )
                 if tensors is not None:
                     yield tensors
                     if answers.are_stopped:
@@ -147,7 +150,7 @@ class TritonPythonModel:
             model_name=self._core,
             request_id=watch.inner_id,
             inputs=inputs,
-            requested_output_names=["output_ids", "sequence_length", *FROM_CORE],
+            requested_output_names=["output_ids", "sequence_length", *self._from_core],
         )
         errors = []
         for response in self._exec(inner, watch.sender):
@@ -224,7 +227,7 @@ def _check(request: Any) -> None:
         raise RequestError(f"max_tokens is {limits.reshape(-1).tolist()}, need one value of 1 or more")
 
 
-def _tensors(answers: Answers, response: Any) -> list[Any] | None:
+def _tensors(answers: Answers, response: Any, handed_on: list[str]) -> list[Any] | None:
     """Return the output tensors for a response of the core; none if it adds nothing."""
     ids, lengths = output(response, "output_ids"), output(response, "sequence_length")
     if ids is None or lengths is None:
@@ -234,7 +237,7 @@ def _tensors(answers: Answers, response: Any) -> list[Any] | None:
     )
     if texts_of_beams is None:
         return None
-    return [_text(texts_of_beams), *renamed_outputs(response, {name: name for name in FROM_CORE})]
+    return [_text(texts_of_beams), *renamed_outputs(response, {name: name for name in handed_on})]
 
 
 def _rest(answers: Answers) -> Iterator[list[Any]]:
