@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from tests.unit.client.fake_triton import failure
+from tests.unit.client.fake_triton import data, end, failure
 from tests.unit.gateway.running import PATIENCE_S, Running, Triton, command, running, wait_until
 
 from trtbuild_client.mock.options import MockOptions
@@ -346,15 +346,16 @@ def _raises() -> Any:
 
 
 def test_a_caller_that_stops_reading_holds_nothing_beyond_the_timeout(
-    mock: RunningMock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    triton: Triton, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    triton.answer(*[data("x" * 1_000_000)] * 40, end())
     log = logging.getLogger("trtbuild.gateway")
     monkeypatch.setattr(log, "handlers", [caplog.handler])
-    with running(mock.grpc, timeout_s=3.0) as gateway, socket.socket() as opened:
+    with running(triton.address, timeout_s=3.0) as gateway, socket.socket() as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, port = gateway.url.removeprefix("http://").split(":")
         opened.connect((host, int(port)))
-        raw = json.dumps(body("[mock chunk=1000]", max_tokens=5_000_000, stream=True)).encode()
+        raw = json.dumps(body("x", stream=True)).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
         opened.sendall(head.encode() + raw)
         wait_until(lambda: gateway.metric("failed_streams_total") == 1, "the request never ends")
