@@ -34,6 +34,9 @@ def core(context: Callable[..., RepoContext], engine: Path, tmp_path: Path) -> C
 
     def make(line: str = "1.2", **sections: Any) -> Any:
         content = json.loads((engine / "config.json").read_text()) | {"version": str(find_release(line))}
+        sizes = sections.get("parallel", {})
+        mapping = {key: sizes.get(key, 1) for key in ("tp_size", "pp_size")}
+        content["pretrained_config"]["mapping"] = {**mapping, "world_size": mapping["tp_size"] * mapping["pp_size"]}
         (engine / "config.json").write_text(json.dumps(content))
         made = context(target="tensorrt", tensorrt_llm=line, **sections)
         repository = render(made, tmp_path / "out", force=True).path

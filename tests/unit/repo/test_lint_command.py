@@ -95,7 +95,10 @@ class TestRelease:
         assert "rules about releases were skipped" in err
 
     def test_a_warning_is_all_that_a_concluded_row_makes(self, case: Case, cli: Cli) -> None:
-        cases.write("engine/manifest.json", json.dumps({"built_with": {"tensorrt": "10.1.0"}}))(case)
+        cases.write(
+            "engine/manifest.json",
+            json.dumps({"schema_version": 1, "kind": "engine", "tensorrt": "10.1.0", "tensorrt_is_measured": True}),
+        )(case)
         code, out, _ = cli("lint", case.repository, "--tensorrt-llm", "1.3.0rc20", "--select", "engine-release")
         assert "engine-release: warning: tensorrt_llm/config.pbtxt" in out
         assert "was built by TensorRT 10.1.0" in out
