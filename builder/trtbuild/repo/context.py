@@ -15,15 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
-from trtbuild.repo.engine_settings import Value, engine_parameters
-from trtbuild.repo.placement import placement
+from trtbuild.repo.engine_context import (
+    batch_and_logits,
+    engine_values,
+    open_engine,
+    refuse_engine_fields,
+    serving_release,
+)
+from trtbuild.repo.engine_settings import Value
 from trtbuild.repo.signatures import Signatures, signatures
-from trtbuild.repo.xgrammar import check_tokenizer_info
-from trtbuild.spec import Deployment, Serving
-from trtbuild.trtllm.engine import Engine
+from trtbuild.repo.waiting import Queue
+from trtbuild.spec import Deployment
 from trtbuild.trtllm.llm_serve import dump
 from trtbuild.trtllm.llm_settings import Facts, arguments
-from trtbuild.trtllm.versions import DEFAULT, Feature, Release, find_release
+from trtbuild.trtllm.versions import DEFAULT, Feature, find_release
 
 logger = logging.getLogger(__name__)
 
@@ -38,34 +43,6 @@ LOGITS_DATATYPES: dict[str, Literal["TYPE_FP32", "TYPE_FP16"]] = {"float32": "TY
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
-
-
-class Queue(BaseModel):
-    """How requests wait for a model (Triton's ModelDynamicBatching and ModelQueuePolicy)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_size: NotNegative
-    max_delay_us: NotNegative
-    timeout_us: NotNegative
-    timeout_action: Literal["REJECT", "DELAY"]
-    allow_timeout_override: bool
-    priority_levels: NotNegative
-    default_priority_level: NotNegative
-
-    @classmethod
-    def of(cls, serving: Serving) -> Queue:
-        """Return the queue that a deployment asks for."""
-        levels = serving.priority_levels
-        return cls(
-            max_size=serving.max_queue_size,
-            max_delay_us=serving.max_queue_delay_us,
-            timeout_us=serving.queue_timeout_us,
-            timeout_action="REJECT" if serving.queue_timeout_action == "reject" else "DELAY",
-            allow_timeout_override=serving.allow_timeout_override,
-            priority_levels=levels,
-            default_priority_level=serving.default_priority_level or levels,
-        )
 
 
 class RepoContext(BaseModel):
@@ -194,20 +171,14 @@ def _build(
     logits_dtype, max_batch_size = "float32", limits.max_batch_size
     kv_cache_max_tokens: int | None = limits.kv_tokens
     more: dict[str, Any] = {}
-    engine = _open_engine(paths.get("engine_dir")) if variant == "engine" else None
-    release = _release(deployment, engine)
+    engine = open_engine(paths.get("engine_dir")) if variant == "engine" else None
+    release = serving_release(deployment, engine)
     if variant == "engine":
-        logits_dtype, max_batch_size = _of_engine(engine, checkpoint_config, deployment, limits.max_batch_size)
+        logits_dtype, max_batch_size = batch_and_logits(engine, checkpoint_config, deployment, limits.max_batch_size)
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
-        more = _engine_values(
-            deployment,
-            engine,
-            release,
-            {name: _seen_by_server(path, path_map) for name, path in paths.items()},
-            path_map,
-        )
+        more = engine_values(deployment, engine, release, lambda folder: _seen_by_server(folder, path_map), paths)
     else:
-        _refuse_engine_fields(deployment)
+        refuse_engine_fields(deployment)
     if variant == "llmapi":
         more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map)
     else:
@@ -274,99 +245,6 @@ def _of_llm_api(
         "llm_args": {**folders, **arguments(facts)},
         "llmapi_lora_inputs": release.has(Feature.LLMAPI_LORA_INPUTS),
     }
-
-
-#: Periods of `tensorrt_llm` that no field sets: the backend's own defaults, written out (Triton specification 1.8).
-PERIODS_MS = {"cancellation_check_period_ms": 100, "stats_check_period_ms": 100}
-
-
-def _open_engine(folder: Path | None) -> Engine | None:
-    """Return the engine, None when it is built elsewhere, later.
-
-    Raises:
-        UsageError: no folder is named.
-        TrtbuildError: the folder holds no engine.
-    """
-    if folder is None:
-        raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
-    if not folder.is_dir():
-        logger.warning("note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", folder)
-        return None
-    return Engine.open(folder)
-
-
-def _release(deployment: Deployment, engine: Engine | None) -> Release:
-    """Return the release that serves: the one that is stated, else the one that built the engine, else the default.
-
-    Raises:
-        UsageError: it is not known, or serves no engines.
-    """
-    built_by = engine.version if engine is not None else ""
-    release = find_release(deployment.tensorrt_llm or built_by or DEFAULT)
-    if deployment.target == "tensorrt" and not release.has(Feature.ENGINE):
-        raise UsageError(
-            f"TensorRT-LLM {release} serves no engines (target tensorrt)",
-            hint=f"set tensorrt_llm to {DEFAULT} or an older one, or use --target pytorch",
-        )
-    return release
-
-
-def _engine_values(
-    deployment: Deployment,
-    engine: Engine | None,
-    release: Release,
-    seen: Mapping[str, str],
-    path_map: tuple[str, str] | None,
-) -> dict[str, Any]:
-    """Return the fields of an engine's core: its parameters, and where its instances run."""
-    info, place = deployment.serving.xgrammar_tokenizer_info, placement(deployment)
-    paths = {"engine": seen["engine_dir"], "tokenizer": seen["tokenizer_dir"]}
-    if info is not None:
-        check_tokenizer_info(Path(info))
-        paths["xgrammar"] = _seen_by_server(Path(info), path_map)
-    return {
-        "core_instances": place.instances,
-        "environment": place.environment,
-        "world_size": place.world_size,
-        "engine_parameters": engine_parameters(deployment, engine, release, paths=paths, periods_ms=PERIODS_MS),
-    }
-
-
-#: Fields of `serving` that only engines have.
-_OF_ENGINES = ("gpu_device_ids", "participant_ids", "guided_decoding")
-
-
-def _refuse_engine_fields(deployment: Deployment) -> None:
-    given = [f"serving.{name}" for name in _OF_ENGINES if getattr(deployment.serving, name) is not None]
-    if deployment.serving.mode != "leader":
-        given.append("serving.mode")
-    if given:
-        raise UsageError(
-            f"{', '.join(given)}: only engines have that, and the target is {deployment.target}",
-            hint="leave it out, or use --target tensorrt; for guided decoding with target pytorch see llm_api.guided_decoding",
-        )
-
-
-def _of_engine(
-    engine: Engine | None, checkpoint_config: Mapping[str, Any], deployment: Deployment, default: int
-) -> tuple[str, int]:
-    """Return the dtype of the engine's logits and how large a batch may be: what was asked for, or what it was built for.
-
-    An engine that is not there yet is taken to be built from the checkpoint with the same limits.
-
-    Raises:
-        UsageError: the repository would promise what the engine does not have.
-    """
-    if engine is None:
-        return str(checkpoint_config["logits_dtype"]), default
-    asked = deployment.limits.max_batch_size
-    if asked is not None and asked > engine.max_batch_size:
-        raise UsageError(
-            f"limits.max_batch_size={asked} in trtbuild.yaml exceeds max_batch_size={engine.max_batch_size} in "
-            f"{engine.path / 'config.json'}",
-            hint=f"use at most {engine.max_batch_size}, or build the engine for {asked}",
-        )
-    return engine.logits_dtype, asked or engine.max_batch_size
 
 
 def _logits_datatype(dtype: str) -> Literal["TYPE_FP32", "TYPE_FP16"]:

@@ -1,0 +1,110 @@
+"""What a context needs to know of an engine: the release that serves it, its limits, its parameters and where its instances run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtbuild.errors import UsageError
+from trtbuild.repo.engine_settings import engine_parameters
+from trtbuild.repo.placement import placement
+from trtbuild.repo.xgrammar import check_tokenizer_info
+from trtbuild.spec import Deployment
+from trtbuild.trtllm.engine import Engine
+from trtbuild.trtllm.versions import DEFAULT, Feature, Release, find_release
+
+logger = logging.getLogger(__name__)
+
+#: Periods of `tensorrt_llm` that no field sets: the backend's own defaults, written out (Triton specification 1.8).
+PERIODS_MS = {"cancellation_check_period_ms": 100, "stats_check_period_ms": 100}
+
+
+def open_engine(folder: Path | None) -> Engine | None:
+    """Return the engine, None when it is built elsewhere, later.
+
+    Raises:
+        UsageError: no folder is named.
+        TrtbuildError: the folder holds no engine.
+    """
+    if folder is None:
+        raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
+    if not folder.is_dir():
+        logger.warning("note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", folder)
+        return None
+    return Engine.open(folder)
+
+
+def serving_release(deployment: Deployment, engine: Engine | None) -> Release:
+    """Return the release that serves: the one that is stated, else the one that built the engine, else the default.
+
+    Raises:
+        UsageError: it is not known, or serves no engines.
+    """
+    built_by = engine.version if engine is not None else ""
+    release = find_release(deployment.tensorrt_llm or built_by or DEFAULT)
+    if deployment.target == "tensorrt" and not release.has(Feature.ENGINE):
+        raise UsageError(
+            f"TensorRT-LLM {release} serves no engines (target tensorrt)",
+            hint=f"set tensorrt_llm to {DEFAULT} or an older one, or use --target pytorch",
+        )
+    return release
+
+
+def engine_values(
+    deployment: Deployment,
+    engine: Engine | None,
+    release: Release,
+    seen: Callable[[Path], str],
+    folders: Mapping[str, Path],
+) -> dict[str, Any]:
+    """Return the fields of an engine's core: its parameters, and where its instances run."""
+    info, place = deployment.serving.xgrammar_tokenizer_info, placement(deployment)
+    paths = {"engine": seen(folders["engine_dir"]), "tokenizer": seen(folders["tokenizer_dir"])}
+    if info is not None:
+        check_tokenizer_info(Path(info))
+        paths["xgrammar"] = seen(Path(info))
+    return {
+        "core_instances": place.instances,
+        "environment": place.environment,
+        "world_size": place.world_size,
+        "engine_parameters": engine_parameters(deployment, engine, release, paths=paths, periods_ms=PERIODS_MS),
+    }
+
+
+#: Fields of `serving` that only engines have.
+_OF_ENGINES = ("gpu_device_ids", "participant_ids", "guided_decoding")
+
+
+def refuse_engine_fields(deployment: Deployment) -> None:
+    given = [f"serving.{name}" for name in _OF_ENGINES if getattr(deployment.serving, name) is not None]
+    if deployment.serving.mode != "leader":
+        given.append("serving.mode")
+    if given:
+        raise UsageError(
+            f"{', '.join(given)}: only engines have that, and the target is {deployment.target}",
+            hint="leave it out, or use --target tensorrt; for guided decoding with target pytorch see llm_api.guided_decoding",
+        )
+
+
+def batch_and_logits(
+    engine: Engine | None, checkpoint_config: Mapping[str, Any], deployment: Deployment, default: int
+) -> tuple[str, int]:
+    """Return the dtype of the engine's logits and how large a batch may be: what was asked for, or what it was built for.
+
+    An engine that is not there yet is taken to be built from the checkpoint with the same limits.
+
+    Raises:
+        UsageError: the repository would promise what the engine does not have.
+    """
+    if engine is None:
+        return str(checkpoint_config["logits_dtype"]), default
+    asked = deployment.limits.max_batch_size
+    if asked is not None and asked > engine.max_batch_size:
+        raise UsageError(
+            f"limits.max_batch_size={asked} in trtbuild.yaml exceeds max_batch_size={engine.max_batch_size} in "
+            f"{engine.path / 'config.json'}",
+            hint=f"use at most {engine.max_batch_size}, or build the engine for {asked}",
+        )
+    return engine.logits_dtype, asked or engine.max_batch_size
