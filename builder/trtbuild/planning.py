@@ -59,7 +59,8 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
     model = Path(deployment.model.path)
     if (architecture := architecture_of(read_config(model))) is not None:
         return _sized(deployment, model, architecture)
-    conversion = plan_deployment(deployment)
+    deployment, copied = _as_converted(deployment)
+    conversion = plan_deployment(deployment, is_done=not copied)
     job = Job.of(deployment, conversion)
     notes = load_target(deployment.target).check(job)
     it = None if deployment.target == _ON_THE_CPU else _estimate(deployment, conversion, options)
@@ -84,9 +85,35 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
         "kv_cache": _kv_cache(conversion, job, it),
         "disk_bytes": described["write_bytes"],
         "host": host.to_json(),
-        "notes": [*notes, *limits.notes],
+        "notes": [*copied, *notes, *limits.notes],
     }
     return {**found, **_of_gpus(deployment, conversion, it, options)}
+
+
+def _as_converted(deployment: Deployment) -> tuple[Deployment, tuple[str, ...]]:
+    """Return a deployment whose conversion makes what a quantized folder holds that will be copied as it is, and what to say about it.
+
+    Raises:
+        UsageError: it is of mixed precision, whose layers have no one format.
+    """
+    from trtbuild.convert.kept import RUNS_AS, kept_folder
+
+    kept = kept_folder([deployment], layers=None)
+    if kept is None:
+        return deployment, ()
+    if kept.found.algorithm == "MIXED_PRECISION":
+        raise UsageError(
+            f"{kept.raw.path} mixes number formats and is copied as it is ({kept.nbytes:,} bytes); its memory cannot be planned",
+            hint="`trtbuild build` and `convert` copy it",
+        )
+    formats = {
+        "scheme": RUNS_AS[kept.found.algorithm],
+        "dequantize": True,
+        "kv_cache": (kept.found.kv_algorithm or "auto").lower(),
+    }
+    quantization = deployment.quantization.model_copy(update=formats)
+    note = f"{kept.nbytes:,} bytes are copied; memory is planned as for a conversion to {formats['scheme']}"
+    return deployment.model_copy(update={"quantization": quantization}), (*kept.notes, note)
 
 
 def require_fit(plan: Mapping[str, Any]) -> None:

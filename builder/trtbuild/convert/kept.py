@@ -44,7 +44,7 @@ _LOADED: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 #: Algorithm -> the scheme that runs where it does; mixed precision is not looked into.
-_RUNS_AS = {
+RUNS_AS = {
     "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8_per_channel_per_token", "FP8_BLOCK": "fp8_block", "W4A16_AWQ": "int4_awq",
     "W4A8_AWQ": "w4a8_awq", "NVFP4": "nvfp4", "MIXED_PRECISION": "none",
 }  # fmt: skip
@@ -87,7 +87,7 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
         return None
     found = read_quantized(raw)
     # FP8 per tensor and INT4 are kept by converting, which can change other things on the way.
-    same = None if found.algorithm in KEPT_BY else _RUNS_AS.get(found.algorithm)
+    same = None if found.algorithm in KEPT_BY else RUNS_AS.get(found.algorithm)
     if quantization.scheme not in ("none", same):
         return None
     what = f"{raw.path} is already quantized ({found.method}, {found.algorithm})"
@@ -110,7 +110,7 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
         )
     notes = [f"the source is quantized ({found.method}, {found.algorithm}) and is copied as it is", *found.notes]
     notes += [loaded[found.algorithm]] if loaded[found.algorithm] else []
-    schemes = (_RUNS_AS[found.algorithm],)
+    schemes = (RUNS_AS[found.algorithm],)
     notes += check_hardware(first.hardware.gpu, target=first.target, schemes=schemes, kv_cache=quantization.kv_cache)
     return KeptFolder(raw, found, tuple(notes))
 

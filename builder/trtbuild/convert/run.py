@@ -39,25 +39,33 @@ CONVERTED_BY = {"model", "target", "quantization", "parallel"}
 _CALIBRATION = "calibration.json"
 
 
-def plan_deployment(deployment: Deployment, *, layers: int | None = None, also: Sequence[str] = ()) -> ConversionPlan:
+def plan_deployment(
+    deployment: Deployment, *, layers: int | None = None, also: Sequence[str] = (), is_done: bool = True
+) -> ConversionPlan:
     """Plan the conversion of a deployment; reads headers only.
 
     Args:
         deployment: what to convert.
         also: layouts that will be written from the same read.
         layers: convert only so many layers, for trials.
+        is_done: it will be carried out, so what a calibration needs must be there.
 
     Raises:
         UsageError: an option this version does not have.
         TrtbuildError: the model cannot be converted like this.
     """
     hardware = check_formats(deployment)
-    plan = plan_opened(deployment, open_source(deployment), layers=layers, also=also)
+    plan = plan_opened(deployment, open_source(deployment), layers=layers, also=also, is_done=is_done)
     return replace(plan, warnings=(*plan.warnings, *hardware))
 
 
 def plan_opened(
-    deployment: Deployment, opened: OpenedSource, *, layers: int | None = None, also: Sequence[str] = ()
+    deployment: Deployment,
+    opened: OpenedSource,
+    *,
+    layers: int | None = None,
+    also: Sequence[str] = (),
+    is_done: bool = True,
 ) -> ConversionPlan:
     """Plan the conversion of a model that is open already; whether the GPU takes the format is not looked at.
 
@@ -66,6 +74,7 @@ def plan_opened(
         opened: its model.
         layers: convert only so many layers, for trials.
         also: layouts that will be written from the same read.
+        is_done: see `plan_deployment`.
 
     Raises:
         UsageError: an option this version does not have.
@@ -101,7 +110,7 @@ def plan_opened(
     if is_unified:
         plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
     plan = replace(plan, warnings=(*plan.warnings, *transformers_notices(source.path)))
-    if plan.needs_calibration:
+    if plan.needs_calibration and is_done:
         from trtbuild.quant.calibrate.samples import check_samples
 
         check_samples(source, _calibration_file(deployment))

@@ -187,3 +187,20 @@ def test_the_manifest_says_what_was_built_for_what(
     assert (written["schema_version"], written["tensorrt_llm"], written["target"]) == (1, "1.1.0", "tensorrt")
     assert written["stages"]["engine"]["engine_bytes"] == 1
     assert written["stages"]["engine"]["outputs"] == ["engine"]
+
+
+def test_a_folder_that_is_quantized_already_is_planned_and_copied(cli: Cli, tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "goldens" / "llama" / "hf" / "nvfp4"
+    code, text, err = cli("plan", source, "--target", "pytorch", "--gpu", "b200", "--json")
+    assert code == 0, err
+    plan = json.loads(text)
+    held = (source / "model.safetensors").stat().st_size
+    of_weights = ("weights", "scales", "embedding", "head")
+    weights = sum(line["bytes"] for line in plan["memory"]["ranks"][0]["lines"] if line["name"] in of_weights)
+    assert 0.95 < weights / held < 1, "the file has a header and the same tensors"
+    assert any("bytes are copied" in note for note in plan["notes"])
+    code, text, err = cli("build", source, "--target", "pytorch", "-o", tmp_path / "build", "--json")
+    assert code == 0, err
+    assert (tmp_path / "build" / "checkpoint" / "model.safetensors").stat().st_size == held
+    assert (tmp_path / "build" / "llm_api.yaml").is_file()
+    assert json.loads(cli("build", source, "--target", "pytorch", "-o", tmp_path / "build", "--json")[1])["unchanged"]
