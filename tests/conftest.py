@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import signal
 import struct
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ settings.load_profile("untimed")
 # A job in the background of a script, or under nohup, ignores these, and so would every command that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+#: What loading a tokenizer like a server does sets for its whole process.
+_SERVER_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM")
 
 GOLDENS = Path(__file__).parent / "goldens"
 _NAMES = {
@@ -179,3 +183,15 @@ def cli() -> Callable[..., tuple[int, str, str]]:
         return code, out.getvalue(), err.getvalue()
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """Take back what a test that loads a tokenizer in this process has set for it, before others start processes."""
+    before = {name: os.environ.get(name) for name in _SERVER_VARIABLES}
+    yield
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

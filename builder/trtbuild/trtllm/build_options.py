@@ -110,6 +110,7 @@ ELSEWHERE: dict[str, str] = {
     "engine.stall_timeout_s": "whoever watches the build",
     "engine.gpu_weights_percent": "the server: gpu_weights_percent",
     "speculative.draft_model": "the draft model is a deployment of its own",
+    "speculative.choices": "the server: medusa_choices or eagle_choices",
     "speculative.lookahead": "the server, and max_draft_len when it is empty",
     "lora.device_cache_fraction": "the server: lora_cache_gpu_memory_fraction",
     "lora.host_cache_bytes": "the server: lora_cache_host_memory_bytes",

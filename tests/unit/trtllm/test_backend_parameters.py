@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from trtbuild.repo.engine_context import PERIODS_MS
 from trtbuild.repo.engine_settings import engine_parameters
 from trtbuild.spec import parse
 from trtbuild.trtllm.backend_parameters import (
@@ -40,8 +41,12 @@ def test_a_default_is_a_value_that_the_key_may_have(parameter) -> None:  # type:
 
 
 def test_every_parameter_that_is_rendered_is_one_that_the_backend_reads() -> None:
-    written = engine_parameters(parse({"model": {"path": "/m"}, "target": "tensorrt"}, origin="test"), None)
-    read = {parameter.name for parameter in parameters_of(find_release("1.2.1"))}
+    release = find_release("1.2.1")
+    deployment = parse({"model": {"path": "/m"}, "target": "tensorrt"}, origin="test")
+    paths = {"tokenizer": "/m", "engine": "/e", "checkpoint": "/c"}
+    written = engine_parameters(deployment, None, release, paths=paths, periods_ms=PERIODS_MS)
+    read = {parameter.name for parameter in parameters_of(release)}
+    assert written
     assert set(written) - read == set()
 
 
