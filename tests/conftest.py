@@ -27,7 +27,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 #: What loading a tokenizer like a server does sets for its whole process.
-_SERVER_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM")
+_SERVER_VARIABLES = {
+    name: os.environ.get(name) for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM")
+}
 
 GOLDENS = Path(__file__).parent / "goldens"
 _NAMES = {
@@ -187,10 +189,9 @@ def cli() -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture(autouse=True)
 def _environment_as_before() -> Iterator[None]:
-    """Take back what a test that loads a tokenizer in this process has set for it, before others start processes."""
-    before = {name: os.environ.get(name) for name in _SERVER_VARIABLES}
+    """Take back what a test, or a fixture of many tests, that loads a tokenizer in this process has set for it."""
     yield
-    for name, value in before.items():
+    for name, value in _SERVER_VARIABLES.items():
         if value is None:
             os.environ.pop(name, None)
         else:
