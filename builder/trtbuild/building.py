@@ -90,13 +90,14 @@ def build(
     stale = [name for name in there if name not in kept and (there[name]["key"] != run.keys[name] or first)]
     if stale or not there:
         check_output(output, force=force, keep=(work.source.path,))
+    size = work.nbytes
     if CHECKPOINT not in kept:
-        check_space(output, work.nbytes)
+        check_space(output, size)
     if STAGES[-1] in stages and STAGES[-1].name not in kept:
         target.preflight(job, output)
     for note in dict.fromkeys(notes):
         logger.warning("note: %s", note)
-    with staged_folder(output, work=run.keys["checkpoint"], needed=work.nbytes) as stage_folder:
+    with staged_folder(output, work=run.keys["checkpoint"], needed=size) as stage_folder:
         _take_over(
             output, stage_folder, [] if not there else _stays(output, kept, deployment.target, is_stale=bool(stale))
         )

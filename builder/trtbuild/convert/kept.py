@@ -21,10 +21,10 @@ from trtbuild.errors import UsageError
 from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
-from trtbuild.quant.sources import declared_method, read_quantized
+from trtbuild.quant.sources import method_in, read_quantized
 from trtbuild.quant.sources.result import QuantizedSource
 from trtbuild.safetensors_file import TensorReader, read_header
-from trtbuild.source import INDEX, SourceCheckpoint, read_json
+from trtbuild.source import INDEX, SourceCheckpoint, read_config, read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_layout import QUANT_CONFIG
 
@@ -82,9 +82,10 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
     quantization = first.quantization
     if {LAYOUTS[each.target] for each in deployments} != {"unified"} or quantization.dequantize:
         return None
-    raw = SourceCheckpoint.open(Path(first.model.path))
-    if declared_method(raw) is None:
+    folder = Path(first.model.path)
+    if method_in(read_config(folder), folder) is None:
         return None
+    raw = SourceCheckpoint.open(folder)
     found = read_quantized(raw)
     # FP8 per tensor and INT4 are kept by converting, which can change other things on the way.
     same = None if found.algorithm in KEPT_BY else RUNS_AS.get(found.algorithm)

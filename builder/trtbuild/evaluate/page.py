@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from trtbuild import __version__
 from trtbuild.evaluate.chart import accumulated_plot, own_error_plot
 from trtbuild.evaluate.limits import Check
 from trtbuild.evaluate.report import Evaluation
+from trtbuild_client.html_parts import cards, document, section, table, verdict
 
 #: (passed, without a limit) -> what a row says.
 _VERDICTS = {
@@ -51,7 +52,7 @@ def render(evaluation: Evaluation, checks: Sequence[Check]) -> str:
     limit = next((check.limit for check in checks if check.field == "max_layer_error"), None)
     scheme = evaluation.quant_algo or "plain weights"
     cache = f", {evaluation.kv_cache_quant_algo} KV cache" if evaluation.kv_cache_quant_algo else ""
-    cards = (
+    entries = (
         ("perplexity, quantized", number(quality.quantized_perplexity), f"source {number(quality.source_perplexity)}"),
         ("perplexity ratio", f"{quality.perplexity_ratio:.4f}", "quantized over source"),
         ("mean KL divergence", number(quality.mean_kl), f"99th percentile {number(quality.p99_kl)}, nats"),
@@ -59,59 +60,34 @@ def render(evaluation: Evaluation, checks: Sequence[Check]) -> str:
         ("largest error of a layer", number(worst.own), worst.name),
     )
     parts = (
-        f'<p><span class="verdict{"" if passed else " failed"}">{"passed" if passed else "failed"}</span></p>',
+        verdict("passed" if passed else "failed", is_good=passed),
         f"<h1>{escape(scheme)}{escape(cache)}, compared with its source</h1>",
         f'<p class="soft"><code>{escape(evaluation.folder)}</code><br>made from <code>{escape(evaluation.source)}</code></p>',
-        f'<div class="cards">{"".join(map(_card, cards))}</div>',
-        _section(
+        cards(entries),
+        section(
             "Limits", "A metric that is not a finite number fails, whether it has a limit or not.", _checks(checks)
         ),
-        _section(
+        section(
             "Error of each layer",
             "Each quantized layer is given the source's input; relative root mean square of its output's error, against what the source's "
             "layer adds to its input. The largest is marked: it is where to look first.",
             own_error_plot(evaluation.layers, culprit=worst, limit=limit),
         ),
-        _section(
+        section(
             "What errors add up to",
             "Error of each layer's output when both models run on their own, relative to the source's output.",
             accumulated_plot(evaluation.layers),
         ),
-        _section("Layers with the largest error of their own", "", _layers(evaluation)),
-        *([_section("Tasks of lm-eval", "", _tasks(evaluation))] if evaluation.tasks else []),
-        _section("How this was measured", "", _provenance(evaluation)),
+        section("Layers with the largest error of their own", "", _layers(evaluation)),
+        *([section("Tasks of lm-eval", "", _tasks(evaluation))] if evaluation.tasks else []),
+        section("How this was measured", "", _provenance(evaluation)),
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>trtbuild evaluate: {escape(scheme)}</title><style>{_STYLE}</style></head>'
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
-    )
+    return document(f"trtbuild evaluate: {scheme}", _STYLE, "".join(parts))
 
 
 def number(value: float) -> str:
     """Return a number for people."""
     return f"{value:.4g}" if math.isfinite(value) else "not a number"
-
-
-def _card(entry: tuple[str, str, str]) -> str:
-    name, value, below = map(escape, entry)
-    return f'<div class="card"><span class="soft">{name}</span><b>{value}</b><span class="soft">{below}</span></div>'
-
-
-def _section(title: str, text: str, content: str) -> str:
-    said = f'<p class="soft">{escape(text)}</p>' if text else ""
-    return f"<section><h2>{escape(title)}</h2>{said}{content}</section>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        marked = (
-            f"<{tag}{' class=number' if position in numbers else ''}>{cell}</{tag}>"
-            for position, cell in enumerate(cells)
-        )
-        return f"<tr>{''.join(marked)}</tr>"
-
-    return f"<table>{row([escape(cell) for cell in head], 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
 
 
 def _checks(checks: Sequence[Check]) -> str:
@@ -124,7 +100,7 @@ def _checks(checks: Sequence[Check]) -> str:
         )
         for check in checks
     )
-    return _table(("metric", "value", "limit", ""), rows, frozenset({1, 2}))
+    return table(("metric", "value", "limit", ""), rows, frozenset({1, 2}))
 
 
 def _layers(evaluation: Evaluation) -> str:
@@ -139,7 +115,7 @@ def _layers(evaluation: Evaluation) -> str:
         )
         for layer in evaluation.worst[:_LISTED]
     )
-    return _table(("layer", "own error", "accumulated", "first linear to look at"), rows, frozenset({1, 2}))
+    return table(("layer", "own error", "accumulated", "first linear to look at"), rows, frozenset({1, 2}))
 
 
 def _tasks(evaluation: Evaluation) -> str:
@@ -153,7 +129,7 @@ def _tasks(evaluation: Evaluation) -> str:
         )
         for score in evaluation.tasks
     )
-    return _table(("task", "metric", "source", "quantized", "standard error"), rows, frozenset({2, 3, 4}))
+    return table(("task", "metric", "source", "quantized", "standard error"), rows, frozenset({2, 3, 4}))
 
 
 def _provenance(evaluation: Evaluation) -> str:
@@ -165,4 +141,4 @@ def _provenance(evaluation: Evaluation) -> str:
         ("time", f"{evaluation.seconds:.1f} s, peak memory {evaluation.peak_rss_bytes / 2**20:,.0f} MiB"),
         ("by", f"trtbuild {escape(__version__)}"),
     )
-    return _table(("", ""), rows, frozenset())
+    return table(("", ""), rows, frozenset())

@@ -61,22 +61,12 @@ class Job:
         Raises:
             UsageError: the release is unknown, or the limits do not fit the model.
         """
-        layout, parallel = plan.layout, deployment.parallel
-        scaling = layout.dims.rope.scaling if layout.dims.rope else None
+        layout = plan.layout
         is_unified = LAYOUTS[deployment.target] == "unified"
         form = layout.scheme.unified if is_unified else layout.scheme.ranks
         algo = rank_quantization(layout)["quant_algo"] if layout.is_mixed or form is None else form.quant_algo
-        return cls(
-            deployment,
-            find_release(deployment.tensorrt_llm or DEFAULT),
-            layout.dims,
-            Parallel(parallel.tp_size, parallel.pp_size, moe_ep_size=parallel.ep_size),
-            resolve_limits(deployment, layout.dims.max_position_embeddings, scaling),
-            TO_CONFIG[layout.dtype],
-            algo,
-            layout.kv_format.quant_algo if layout.kv_format else None,
-            find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None,
-        )
+        kv_algo = layout.kv_format.quant_algo if layout.kv_format else None
+        return cls._resolved(deployment, layout.dims, TO_CONFIG[layout.dtype], algo, kv_algo)
 
     @classmethod
     def of_kept(cls, deployment: Deployment, raw: SourceCheckpoint, algo: str, kv_algo: str | None) -> Job:
@@ -92,16 +82,24 @@ class Job:
             TrtbuildError: its architecture is not known, or its config.json lacks something.
             UsageError: the release is unknown, or the limits do not fit the model.
         """
-        where, parallel = str(raw.path / "config.json"), deployment.parallel
+        where = str(raw.path / "config.json")
         architecture, arch = resolve(raw.config, where=where)
         dims = arch.read_dims(raw.config, architecture, where)
+        dtype = str(raw.config.get("dtype") or raw.config.get("torch_dtype") or "bfloat16")
+        return cls._resolved(deployment, dims, dtype, algo, kv_algo)
+
+    @classmethod
+    def _resolved(
+        cls, deployment: Deployment, dims: ModelDims, dtype: str, algo: str | None, kv_algo: str | None
+    ) -> Job:
+        parallel = deployment.parallel
         return cls(
             deployment,
             find_release(deployment.tensorrt_llm or DEFAULT),
             dims,
             Parallel(parallel.tp_size, parallel.pp_size, moe_ep_size=parallel.ep_size),
             resolve_limits(deployment, dims.max_position_embeddings, dims.rope.scaling if dims.rope else None),
-            str(raw.config.get("dtype") or raw.config.get("torch_dtype") or "bfloat16"),
+            dtype,
             algo,
             kv_algo,
             find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from trtbuild_client.load.exchange import Exchange
 from trtbuild_client.load.http2 import Http2
-from trtbuild_client.load.http2_frames import Stream
+from trtbuild_client.load.http2_stream import Stream
 from trtbuild_client.load.outcomes import Outcome
 
 #: Read at once. Larger buffers would come from the system with every call, at the price of several messages.

@@ -10,41 +10,41 @@ from __future__ import annotations
 import struct
 from collections import deque
 
-from trtbuild_client.load.hpack import Decoder, Header, HpackError, encode
-from trtbuild_client.load.http2_frames import (
+from trtbuild_client.hpack import Decoder, Header, HpackError, encode
+from trtbuild_client.http2_frames import (
     ACK,
+    CANCEL,
     CONTINUATION,
     DATA,
+    DEFAULT_WINDOW_BYTES,
+    ENABLE_PUSH,
     END_HEADERS,
     END_STREAM,
     FRAME_HEADER,
     GOAWAY,
     HAS_PRIORITY,
     HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MAX_FRAME_BYTES,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
     PADDED,
     PING,
+    PREFACE,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    Handler,
-    Stream,
     frame,
-    percent_decoded,
 )
+from trtbuild_client.load.http2_stream import Handler, Stream, percent_decoded
 from trtbuild_client.load.outcomes import Outcome
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MESSAGE = struct.Struct(">BI")  # gRPC: compressed, length
 _SETTING = struct.Struct(">HI")
 _U32 = struct.Struct(">I")
-_ENABLE_PUSH, _INITIAL_WINDOW, _MAX_FRAME, _MAX_HEADER_LIST = 2, 4, 5, 6
-_DEFAULT_WINDOW, _DEFAULT_FRAME = 65535, 16384
 _WINDOW = 2**31 - 1
 #: When so much has come, the window is opened again.
 _REFILL_BYTES = 2**29
-#: HTTP/2 error codes, RFC 9113 section 7.
-CANCEL = 8
-_NO_ERROR = 0
 _HIGH_BIT = 0x7FFFFFFF
 
 
@@ -73,16 +73,17 @@ class Http2:
         self._next = 1
         self._rest = b""
         self._received = 0
-        self._send_window = _DEFAULT_WINDOW
-        self._peer_window = _DEFAULT_WINDOW
-        self._peer_frame = _DEFAULT_FRAME
+        self._send_window = DEFAULT_WINDOW_BYTES
+        self._peer_window = DEFAULT_WINDOW_BYTES
+        self._peer_frame = MAX_FRAME_BYTES
         self._blocked: deque[Stream] = deque()
         self._open_block: tuple[int, int, bytes] | None = None  # stream, flags, fragments of a block that goes on
         settings = b"".join(
-            _SETTING.pack(*pair) for pair in ((_ENABLE_PUSH, 0), (_INITIAL_WINDOW, _WINDOW), (_MAX_HEADER_LIST, 65536))
+            _SETTING.pack(*pair)
+            for pair in ((ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, _WINDOW), (MAX_HEADER_LIST_SIZE, 65536))
         )
-        self.out.append(_PREFACE + frame(SETTINGS, 0, 0, settings))
-        self.out.append(frame(WINDOW_UPDATE, 0, 0, _U32.pack(_WINDOW - _DEFAULT_WINDOW)))
+        self.out.append(PREFACE + frame(SETTINGS, 0, 0, settings))
+        self.out.append(frame(WINDOW_UPDATE, 0, 0, _U32.pack(_WINDOW - DEFAULT_WINDOW_BYTES)))
 
     def start(self, path: str, message: bytes, handler: Handler, timeout_s: float | None) -> Stream:
         """Begin a call with one message and close our side; what is to be written is in `out`."""
@@ -272,11 +273,11 @@ class Http2:
         if flags & ACK:
             return
         for name, value in _SETTING.iter_unpack(payload):
-            if name == _INITIAL_WINDOW:
+            if name == INITIAL_WINDOW_SIZE:
                 for stream in self.streams.values():
                     stream.window += value - self._peer_window
                 self._peer_window = value
-            elif name == _MAX_FRAME:
+            elif name == MAX_FRAME_SIZE:
                 self._peer_frame = value
             elif name == 3:
                 self.max_streams = value

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from trtbuild_client.html_parts import cards, document, section, table, verdict
 from trtbuild_client.load import pictures
 from trtbuild_client.load.chart import Plot
 from trtbuild_client.load.distribution import PERCENTILES, Percentile
@@ -57,10 +58,9 @@ def render(runs: Runs, described: dict[str, Any], *, created: str, extra: dict[s
     """Return the page."""
     objectives = _objectives(runs)
     valid = all(summary.is_valid for summary, _ in runs)
-    verdict = "valid" if valid else "invalid: the client was a bottleneck"
     title = f"{described.get('model', '')} under load"
     parts = [
-        f'<p><span class="verdict{"" if valid else " failed"}">{verdict}</span></p>',
+        verdict("valid" if valid else "invalid: the client was a bottleneck", is_good=valid),
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft"><code>{escape(str(described.get("url", "")))}</code>, {escape(str(described.get("api", "")))}; {escape(created)}</p>',
         _capacity(extra),
@@ -70,11 +70,7 @@ def render(runs: Runs, described: dict[str, Any], *, created: str, extra: dict[s
         *(_run(summary, run, objectives) for summary, run in runs),
         _method(),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>trtbuild bench: {escape(title)}</title><style>{_STYLE}</style></head>'
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
-    )
+    return document(f"trtbuild bench: {title}", _STYLE, "".join(parts))
 
 
 def _objectives(runs: Runs) -> tuple[Objective, ...]:
@@ -106,9 +102,9 @@ def _capacity(extra: dict[str, Any] | None) -> str:
         )
         for point in sorted(found["points"], key=lambda each: float(each["rate"]))
     )
-    table = _table(("requests/s", "", "decided", "requests", "values above their limit"), rows, frozenset({0, 3}))
+    points = _table(("requests/s", "", "decided", "requests", "values above their limit"), rows, frozenset({0, 3}))
     goal = escape(" and ".join(found["objectives"]))
-    return f'<section><h2>Capacity: {span} requests/s</h2><p class="soft">{goal}; {escape(found["stopped_because"])}</p>{table}</section>'
+    return f'<section><h2>Capacity: {span} requests/s</h2><p class="soft">{goal}; {escape(found["stopped_because"])}</p>{points}</section>'
 
 
 def _cards(summary: Summary, run: Run) -> str:
@@ -132,11 +128,7 @@ def _cards(summary: Summary, run: Run) -> str:
     entries.append(
         ("requests", f"{counts['ok']:,} ok", f"{counts['failed']:,} failed, {counts['cancelled']:,} cancelled")
     )
-    cards = "".join(
-        f'<div class="card"><span class="soft">{escape(name)}</span><b>{escape(value)}</b><span class="soft">{escape(below)}</span></div>'
-        for name, value, below in entries
-    )
-    return f'<p class="soft">{escape(summary.label)}</p><div class="cards">{cards}</div>'
+    return f'<p class="soft">{escape(summary.label)}</p>{cards(entries)}'
 
 
 def _percentile_card(percentile: Percentile, name: str) -> tuple[str, str, str]:
@@ -159,13 +151,13 @@ def _sweep(runs: Runs, objectives: Sequence[Objective]) -> str:
         for each in [*plots, pictures.tokens_against_load(runs)]
         if each.svg()
     )
-    return _section("Latency against load", "Percentiles of each run with 95 % intervals.", body)
+    return section("Latency against load", "Percentiles of each run with 95 % intervals.", body)
 
 
 def _distributions(runs: Runs, objectives: Sequence[Objective]) -> str:
     metrics = (("ttft", "time to first token"), ("itl", "inter-token latency"), ("e2e", "end to end"))
     body = "".join(_titled(pictures.cdf(runs, name, title, objectives), title) for name, title in metrics)
-    return _section(
+    return section(
         "Distributions",
         "Share of requests (of tokens, for inter-token latency) that took at most so long; successful requests.",
         body,
@@ -186,7 +178,7 @@ def _run(summary: Summary, run: Run, objectives: Sequence[Objective]) -> str:
         _outcomes(summary),
         _client(summary),
     ]
-    return _section(summary.label, escape(str(summary.plan["dataset"])), "".join(body))
+    return section(summary.label, escape(str(summary.plan["dataset"])), "".join(body))
 
 
 def _latencies(summary: Summary) -> str:
@@ -244,7 +236,7 @@ def _method() -> str:
         "linearly; their intervals come from order statistics (binomial ranks, 95 %), for tokens with the design effect of requests. Where no interval "
         "exists there are too few values, and no number is given. Failed requests are in no latency but 'failed = never'."
     )
-    return _section("How this was measured", text, "")
+    return section("How this was measured", text, "")
 
 
 def _titled(plot: Plot, title: str) -> str:
@@ -252,20 +244,8 @@ def _titled(plot: Plot, title: str) -> str:
     return f"<h3>{escape(title)}</h3>{drawn}" if drawn else ""
 
 
-def _section(title: str, text: str, content: str) -> str:
-    said = f'<p class="soft">{escape(text)}</p>' if text else ""
-    return f"<section><h2>{escape(title)}</h2>{said}{content}</section>"
-
-
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        marked = (
-            f"<{tag}{' class=number' if position in numbers else ' class=free' if position == len(cells) - 1 else ''}>{cell}</{tag}>"
-            for position, cell in enumerate(cells)
-        )
-        return f"<tr>{''.join(marked)}</tr>"
-
-    return f"<table>{row([escape(cell) for cell in head], 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
+    return table(head, rows, numbers, last="free")
 
 
 def _number(value: float | None) -> str:

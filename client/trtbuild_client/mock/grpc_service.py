@@ -10,10 +10,10 @@ from urllib.parse import quote
 from tritonclient.grpc import service_pb2
 
 from trtbuild_client.errors import InvalidRequest
+from trtbuild_client.hpack import Header
 from trtbuild_client.mock import grpc_messages, replies
 from trtbuild_client.mock.engine import Engine, Failure
 from trtbuild_client.mock.grpc_messages import ResponseWriter
-from trtbuild_client.mock.hpack import Headers
 from trtbuild_client.mock.http2_stream import Stream, StreamHandler
 from trtbuild_client.mock.ledger import Entry
 from trtbuild_client.mock.models import Model
@@ -272,8 +272,8 @@ class _GrpcSink:
             self._call.lost()
 
 
-def _trailers(status: str, text: str = "") -> Headers:
-    trailers: Headers = [(b"grpc-status", str(_STATUS[status]).encode())]
+def _trailers(status: str, text: str = "") -> list[Header]:
+    trailers: list[Header] = [(b"grpc-status", str(_STATUS[status]).encode())]
     if text:
         trailers.append((b"grpc-message", quote(text, safe=" !#$&'()*+,/:;=?@[]<>\"{}|^`~").encode()))
     return trailers

@@ -12,7 +12,8 @@ import time
 from array import array
 from collections.abc import Callable
 
-from trtbuild_client.mock.frames import (
+from trtbuild_client.hpack import Decoder, HpackError
+from trtbuild_client.http2_frames import (
     ACK,
     COMPRESSION_ERROR,
     CONTINUATION,
@@ -20,7 +21,7 @@ from trtbuild_client.mock.frames import (
     DEFAULT_WINDOW_BYTES,
     END_HEADERS,
     END_STREAM,
-    FRAME_HEAD,
+    FRAME_HEADER,
     GOAWAY,
     HAS_PRIORITY,
     HEADERS,
@@ -28,7 +29,6 @@ from trtbuild_client.mock.frames import (
     MAX_FRAME_BYTES,
     MAX_FRAME_SIZE,
     NO_ERROR,
-    OUR_WINDOW_BYTES,
     PADDED,
     PING,
     PREFACE,
@@ -38,8 +38,10 @@ from trtbuild_client.mock.frames import (
     WINDOW_UPDATE,
     frame,
 )
-from trtbuild_client.mock.hpack import Decoder, HpackError
 from trtbuild_client.mock.http2_stream import Stream, StreamHandler
+
+#: What a peer may send before we confirm: large, so that requests are never held up.
+_OUR_WINDOW_BYTES = 2**30
 
 
 class Connection(asyncio.Protocol):
@@ -77,8 +79,8 @@ class Connection(asyncio.Protocol):
         """Greet the client."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, OUR_WINDOW_BYTES)
-        more = struct.pack(">I", OUR_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
+        settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, _OUR_WINDOW_BYTES)
+        more = struct.pack(">I", _OUR_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
         self.write(frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, more))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -134,13 +136,13 @@ class Connection(asyncio.Protocol):
             del buffer[: len(PREFACE)]
             self._has_preface = True
         at = 0
-        while len(buffer) - at >= FRAME_HEAD:
-            end = at + FRAME_HEAD + int.from_bytes(buffer[at : at + 3], "big")
+        while len(buffer) - at >= FRAME_HEADER.size:
+            end = at + FRAME_HEADER.size + int.from_bytes(buffer[at : at + 3], "big")
             if len(buffer) < end:
                 break
-            number = int.from_bytes(buffer[at + 5 : at + FRAME_HEAD], "big") & 0x7FFFFFFF
+            number = int.from_bytes(buffer[at + 5 : at + FRAME_HEADER.size], "big") & 0x7FFFFFFF
             try:
-                self._frame(buffer[at + 3], buffer[at + 4], number, bytes(buffer[at + FRAME_HEAD : end]))
+                self._frame(buffer[at + 3], buffer[at + 4], number, bytes(buffer[at + FRAME_HEADER.size : end]))
             except (HpackError, struct.error, IndexError) as error:
                 code = COMPRESSION_ERROR if isinstance(error, HpackError) else PROTOCOL_ERROR
                 self.write(frame(GOAWAY, 0, 0, struct.pack(">II", 0, code)))
@@ -208,7 +210,7 @@ class Connection(asyncio.Protocol):
     def _confirm(self, size_bytes: int) -> None:
         """Give the peer back the room that its requests took, now and then."""
         self._received_bytes += size_bytes
-        if self._received_bytes > OUR_WINDOW_BYTES // 4:
+        if self._received_bytes > _OUR_WINDOW_BYTES // 4:
             self.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._received_bytes)))
             self._received_bytes = 0
 

@@ -6,8 +6,8 @@ import struct
 from array import array
 from typing import Protocol
 
-from trtbuild_client.mock.frames import CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame
-from trtbuild_client.mock.hpack import Headers, encode
+from trtbuild_client.hpack import Header, encode
+from trtbuild_client.http2_frames import CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame
 
 _PREFIX = struct.Struct(">BI")
 
@@ -59,7 +59,7 @@ class Stream:
         self._has_headers = False
         self._received = bytearray()
         self._waiting = bytearray()
-        self._trailers: Headers | None = None
+        self._trailers: list[Header] | None = None
 
     def send(self, *messages: bytes, stamps: array[int] | None = None) -> None:
         """Send messages, each framed as gRPC wants it.
@@ -74,7 +74,7 @@ class Stream:
         self._waiting += b"".join(part for each in messages for part in (_PREFIX.pack(0, len(each)), each))
         self.flush()
 
-    def finish(self, trailers: Headers) -> None:
+    def finish(self, trailers: list[Header]) -> None:
         """Send what still waits, then the trailers; this ends the stream."""
         if self.is_over:
             return
@@ -137,7 +137,7 @@ class Stream:
 
     def _head(self) -> bytes:
         self._has_headers = True
-        headers: Headers = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+        headers: list[Header] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
         return frame(HEADERS, END_HEADERS, self._number, encode(headers))
 
     def _over(self) -> None:

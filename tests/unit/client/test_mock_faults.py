@@ -12,9 +12,9 @@ import pytest
 from tests.unit.client.test_mock_server import ask, events, expected, infer, replies
 
 from trtbuild_client import Client, ClientError, InvalidRequest
+from trtbuild_client.hpack import Decoder, HpackError, encode
 from trtbuild_client.mock.distributions import constant, parse_counts, parse_ns
 from trtbuild_client.mock.faults import KINDS, Fault, FaultShare, directives, parse_share
-from trtbuild_client.mock.hpack import Decoder, HpackError, encode
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.schedule import plan
 from trtbuild_client.mock.server import RunningMock, running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild_client.load.hpack import Decoder, HpackError, encode, huffman_decode
+from trtbuild_client.hpack import Decoder, HpackError, encode, huffman_decode
 
 
 def test_the_examples_of_the_rfc_are_decoded_one_after_the_other() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from trtbuild_client.load.hpack import encode
-from trtbuild_client.load.http2 import Http2
-from trtbuild_client.load.http2_frames import (
+from trtbuild_client.hpack import encode
+from trtbuild_client.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -24,6 +23,7 @@ from trtbuild_client.load.http2_frames import (
     WINDOW_UPDATE,
     frame,
 )
+from trtbuild_client.load.http2 import Http2
 from trtbuild_client.load.outcomes import Outcome
 
 _HEAD = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.source import SourceCheckpoint
@@ -33,15 +34,20 @@ _WAY_OUT = "take the unquantized model, convert that and let trtbuild quantize i
 
 
 def declared_method(source: SourceCheckpoint) -> str | None:
-    """Return the `quant_method` that a folder declares, None for an unquantized folder.
+    """Return the `quant_method` that a folder declares, None for an unquantized folder; see `method_in`."""
+    return method_in(source.config, source.path)
+
+
+def method_in(config: Mapping[str, Any], folder: Path) -> str | None:
+    """Return the `quant_method` that config.json and its neighbours declare, before any header is read.
 
     A folder with `hf_quant_config.json` but without `quantization_config` is one of ModelOpt.
     """
-    block = source.config.get("quantization_config")
+    block = config.get("quantization_config")
     if block:
         method = block.get("quant_method") if isinstance(block, Mapping) else None
         return str(method).lower().replace("_", "-")
-    return "modelopt" if (source.path / MODELOPT_FILE).is_file() else None
+    return "modelopt" if (folder / MODELOPT_FILE).is_file() else None
 
 
 def read_quantized(source: SourceCheckpoint) -> QuantizedSource:

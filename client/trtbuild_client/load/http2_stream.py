@@ -1,15 +1,10 @@
-"""Frames of HTTP/2 (RFC 9113) and one stream of them: what `http2` is made of."""
+"""One stream of a connection that a client opened, and who takes what comes on it."""
 
 from __future__ import annotations
 
-import struct
 from typing import Protocol
 
 from trtbuild_client.load.outcomes import Outcome
-
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, PADDED, HAS_PRIORITY, ACK = 0x1, 0x4, 0x8, 0x20, 0x1
-FRAME_HEADER = struct.Struct(">HBBBI")  # length (16 + 8 bits), type, flags, stream
 
 
 class Handler(Protocol):
@@ -43,11 +38,6 @@ class Stream:
         self.unsent = b""
         self.received = 0
         self.http_status = 0
-
-
-def frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
-    """Return one frame."""
-    return FRAME_HEADER.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, number) + payload
 
 
 def percent_decoded(text: bytes) -> str:

@@ -1,7 +1,11 @@
-"""Header compression of HTTP/2 (RFC 7541): a decoder for whatever servers send, an encoder that needs no state."""
+"""Header compression of HTTP/2 (RFC 7541): a decoder for whatever a peer sends, an encoder that needs no state.
+
+The load test reads servers with it, the mock server its clients.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -56,11 +60,16 @@ def encode(headers: Iterable[Header]) -> bytes:
 
 
 class Decoder:
-    """Reads header blocks of one connection, in their order."""
+    """Reads header blocks of one connection, in their order.
 
-    def __init__(self) -> None:
-        self._table: list[Header] = []  # the newest first
-        self._limit = _DEFAULT_TABLE_BYTES
+    Args:
+        limit_bytes: size of the dynamic table that the peer is allowed (SETTINGS_HEADER_TABLE_SIZE).
+    """
+
+    def __init__(self, limit_bytes: int = _DEFAULT_TABLE_BYTES) -> None:
+        self._table: deque[Header] = deque()  # the newest first
+        self._size_bytes = 0
+        self._limit_bytes = self._most_bytes = limit_bytes
 
     def decode(self, block: bytes) -> list[Header]:
         """Return the headers.
@@ -77,7 +86,10 @@ class Decoder:
                     index, position = _integer(block, position, 7)
                     headers.append(self._entry(index))
                 elif first & 0xE0 == 0x20:  # the size of our table
-                    self._limit, position = _integer(block, position, 5)
+                    size_bytes, position = _integer(block, position, 5)
+                    if size_bytes > self._most_bytes:
+                        raise HpackError(f"a table of {size_bytes} bytes, allowed are {self._most_bytes}")
+                    self._limit_bytes = size_bytes
                     self._shrink()
                 else:
                     is_kept = bool(first & 0x40)
@@ -86,7 +98,8 @@ class Decoder:
                     value, position = _text(block, position)
                     headers.append((name, value))
                     if is_kept:
-                        self._table.insert(0, (name, value))
+                        self._table.appendleft((name, value))
+                        self._size_bytes += len(name) + len(value) + _ENTRY_OVERHEAD
                         self._shrink()
         except IndexError as error:
             raise HpackError(f"a header block of {len(block)} bytes is cut off") from error
@@ -102,10 +115,9 @@ class Decoder:
         return self._table[index - len(_STATIC) - 1]
 
     def _shrink(self) -> None:
-        size = sum(len(name) + len(value) + _ENTRY_OVERHEAD for name, value in self._table)
-        while size > self._limit:
+        while self._size_bytes > self._limit_bytes:
             name, value = self._table.pop()
-            size -= len(name) + len(value) + _ENTRY_OVERHEAD
+            self._size_bytes -= len(name) + len(value) + _ENTRY_OVERHEAD
 
 
 def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
@@ -123,8 +135,8 @@ def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
         shift += 7
         if not byte & 0x80:
             return value, position
-        if shift > 56:
-            raise HpackError("an integer of more than 8 bytes")
+        if shift > 28:
+            raise HpackError("an integer of more than 5 bytes")
 
 
 def _text(block: bytes, position: int) -> tuple[bytes, int]:
