@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.console import progress
@@ -18,15 +18,16 @@ from trtbuild.convert.opening import KEPT_BY
 from trtbuild.convert.run import CONVERTED_BY
 from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
 from trtbuild.errors import UsageError
-from trtbuild.hardware import check_hardware
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
 from trtbuild.quant.sources import method_in, read_quantized
-from trtbuild.quant.sources.result import QuantizedSource
 from trtbuild.safetensors_file import TensorReader, read_header
 from trtbuild.source import INDEX, SourceCheckpoint, read_config, read_json
 from trtbuild.spec import Deployment
 from trtbuild.unified_layout import QUANT_CONFIG
+
+if TYPE_CHECKING:
+    from trtbuild.quant.sources.result import QuantizedSource
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
     folder = Path(first.model.path)
     if method_in(read_config(folder), folder) is None:
         return None
+    from trtbuild.hardware import check_hardware  # not needed by a plan of an unquantized model
+
     raw = SourceCheckpoint.open(folder)
     found = read_quantized(raw)
     # FP8 per tensor and INT4 are kept by converting, which can change other things on the way.

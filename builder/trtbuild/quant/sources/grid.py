@@ -42,7 +42,7 @@ class Grid:
 
         first = start // self.tile[0]
         stored = self.coding.read(reader, self.info, first, max(-(-stop // self.tile[0]), first))
-        rows = stored[np.arange(start, stop) // self.tile[0] - first]
+        rows: NDArray[np.float32] = stored[np.arange(start, stop) // self.tile[0] - first]
         if self.shape[1] == 1:
             return rows
         if self.column_index is None:
