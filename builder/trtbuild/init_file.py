@@ -1,6 +1,6 @@
 """The text of a commented trtbuild.yaml: every key with its description, its value and, where they differ, its default.
 
-Knows how YAML is written. What keys there are comes from `spec_fields`, so this file never lists one.
+Knows how YAML is written. What keys there are comes from `spec.fields`, so this file never lists one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from trtbuild.spec import Deployment
-from trtbuild.spec_fields import fields, value_at
+from trtbuild.spec.fields import fields, value_at
 
 _WIDTH = 110
 #: Kinds that the value itself shows.

@@ -47,7 +47,7 @@ class Written:
             "architecture": self.architecture,
             "num_layers": self.num_layers,
             "weight_bytes": self.weight_bytes,
-            "deployment": self.deployment.model_dump(mode="json"),
+            "deployment": self.deployment.as_dict(),
         }
 
 

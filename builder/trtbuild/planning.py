@@ -19,7 +19,7 @@ from trtbuild.memory.fit import problems
 from trtbuild.memory.host import host_needs
 from trtbuild.memory.kv import element_bytes, rank_caches
 from trtbuild.source import SourceCheckpoint, read_config
-from trtbuild.spec import Deployment
+from trtbuild.spec import Deployment, replaced
 from trtbuild.targets.base import Job, load_target
 
 _ON_THE_CPU = "reference"
@@ -111,9 +111,9 @@ def _as_converted(deployment: Deployment) -> tuple[Deployment, tuple[str, ...]]:
         "dequantize": True,
         "kv_cache": (kept.found.kv_algorithm or "auto").lower(),
     }
-    quantization = deployment.quantization.model_copy(update=formats)
+    quantization = replaced(deployment.quantization, **formats)
     note = f"{kept.nbytes:,} bytes are copied; memory is planned as for a conversion to {formats['scheme']}"
-    return deployment.model_copy(update={"quantization": quantization}), (*kept.notes, note)
+    return replaced(deployment, quantization=quantization), (*kept.notes, note)
 
 
 def require_fit(plan: Mapping[str, Any]) -> None:

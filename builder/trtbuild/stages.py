@@ -16,8 +16,8 @@ from trtbuild.convert.run import CONVERTED_BY
 from trtbuild.evaluate.limits import has_limits
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.spec import Deployment
-from trtbuild.spec_changes import Change, change_of
-from trtbuild.spec_fields import fields
+from trtbuild.spec.changes import Change, change_of
+from trtbuild.spec.fields import fields
 
 #: The report of the accuracy gate; only in builds that have one.
 EVALUATION = "evaluation.json"
@@ -50,7 +50,7 @@ class Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("checkpoint", tuple(sorted(CONVERTED_BY)), {"*": (CHECKPOINT,)}),
+    Stage("checkpoint", CONVERTED_BY, {"*": (CHECKPOINT,)}),
     Stage("accuracy", ("accuracy",), {"*": (EVALUATION, "evaluation.html")}),
     Stage(
         "engine",
@@ -66,7 +66,7 @@ _CONTENT = (("accuracy", "file"), ("speculative", "draft_model"), ("lora", "adap
 def stage_keys(checkpoint_key: str, deployment: Deployment) -> dict[str, str]:
     """Return the key of every stage, by name, from the one of the checkpoint."""
     keys = {"checkpoint": checkpoint_key}
-    data, before = deployment.model_dump(mode="json"), "checkpoint"
+    data, before = deployment.as_dict(), "checkpoint"
     for stage in STAGES[1:]:
         values = {
             ".".join(field.path): _at(data, field.path)

@@ -59,5 +59,5 @@ def resolve_accuracy(config: Path | None, given: Mapping[str, Any]) -> Accuracy:
         for name, value in given.items()
         if value is not None
     }
-    whole = {"model": {"path": "."}, "accuracy": {**base.model_dump(), **values}}
+    whole = {"model": {"path": "."}, "accuracy": {**base.as_dict(), **values}}
     return spec.parse(whole, origin="options").accuracy

@@ -118,7 +118,7 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
         if default_target:
             data["target"] = default_target
     elif source.suffix in (".yaml", ".yml"):
-        data = spec.load(source).model_dump()
+        data = spec.load(source).as_dict()
     else:
         from trtbuild.source import read_config
 

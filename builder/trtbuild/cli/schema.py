@@ -12,6 +12,6 @@ from trtbuild.console import print_json
 @common
 def schema(quiet: bool) -> None:
     """Print the JSON Schema of trtbuild.yaml, for editors and validators."""
-    from trtbuild.spec import Deployment
+    from trtbuild.spec.schema import json_schema
 
-    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Deployment.model_json_schema()})
+    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema()})

@@ -70,7 +70,7 @@ def write_checkpoints(
             result, folder = written[LAYOUTS[deployment.target]], stages[deployment.target]
             if deployment.target not in firsts:
                 shutil.copytree(stages[result["target"]], folder, dirs_exist_ok=True)
-                result = {**result, "target": deployment.target, "deployment": deployment.model_dump(mode="json")}
+                result = {**result, "target": deployment.target, "deployment": deployment.as_dict()}
                 manifest.write(folder, result)
             manifests[str(folders[deployment.target])] = result
     return manifests

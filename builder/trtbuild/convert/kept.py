@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trtbuild import manifest
 from trtbuild.console import progress
 from trtbuild.convert.opening import KEPT_BY
-from trtbuild.convert.run import CONVERTED_BY
+from trtbuild.convert.run import converted_by
 from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
 from trtbuild.errors import UsageError
 from trtbuild.names import LAYOUTS
@@ -145,7 +145,7 @@ def copy_key(kept: KeptFolder, deployment: Deployment) -> str:
     return manifest.digest(
         {
             **manifest.header("checkpoint"),
-            "deployment": deployment.model_dump(mode="json", include=CONVERTED_BY),
+            "deployment": converted_by(deployment),
             "source": manifest.source_identity(kept.raw),
         }
     )
@@ -167,7 +167,7 @@ def copy_into(kept: KeptFolder, deployment: Deployment, folder: Path, *, key: st
         **manifest.header("checkpoint"),
         "target": deployment.target,
         "source": {**manifest.source_identity(kept.raw), "revision": deployment.model.revision},
-        "deployment": deployment.model_dump(mode="json"),
+        "deployment": deployment.as_dict(),
         "kept": {"method": kept.found.method, "algorithm": kept.found.algorithm},
         "calibration": None,
         "kv_scales": [],

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Sections of trtbuild.yaml that a checkpoint depends on; all else is for what is made of it.
-CONVERTED_BY = {"model", "target", "quantization", "parallel"}
+CONVERTED_BY = ("model", "parallel", "quantization", "target")
 #: Ranges found before an interruption; in the folder under construction only.
 _CALIBRATION = "calibration.json"
 
@@ -169,6 +169,12 @@ def write_bytes(plan: ConversionPlan, target: str) -> int:
     return UnifiedLayout.of(plan.layout).nbytes if LAYOUTS[target] == "unified" else plan.write_bytes
 
 
+def converted_by(deployment: Deployment) -> dict[str, Any]:
+    """Return what a checkpoint depends on of a deployment, in its JSON form."""
+    data = deployment.as_dict()
+    return {name: data[name] for name in CONVERTED_BY}
+
+
 def inputs_key(plan: ConversionPlan, deployments: Sequence[Deployment], kind: str) -> str:
     """Return what identifies the inputs of some work: the resolved deployments, the state of the model folder and of the calibration
     file, the version.
@@ -177,7 +183,7 @@ def inputs_key(plan: ConversionPlan, deployments: Sequence[Deployment], kind: st
     return manifest.digest(
         {
             **manifest.header(kind),
-            "deployments": [each.model_dump(mode="json", include=CONVERTED_BY) for each in deployments],
+            "deployments": [converted_by(each) for each in deployments],
             "source": source_identity(plan, deployments[0]),
             "layers": plan.dims.num_layers,
             "calibration": [[stat.st_size, stat.st_mtime_ns] if stat else None for stat in calibration],
@@ -254,7 +260,7 @@ def convert_all(
             **manifest.header("checkpoint"),
             "target": deployment.target,
             "source": {**source_identity(plan, deployment), "revision": deployment.model.revision},
-            "deployment": deployment.model_dump(mode="json"),
+            "deployment": deployment.as_dict(),
             "calibration": calibration,
             "kv_scales": list(result.kv_scales),
             "inputs_key": key,

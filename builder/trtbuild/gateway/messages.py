@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
 
 from trtbuild.gateway.errors import unsupported
 
 
-class Strict(BaseModel):
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Types as JSON has them: no "1" for 1, no 1 for true."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-
-class Part(Strict):
+class Part(Strict, frozen=True, kw_only=True):
     """A part of a content."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(Strict):
+class Message(Strict, frozen=True, kw_only=True):
     """One message."""
 
     role: Literal["system", "developer", "user", "assistant"]

@@ -7,11 +7,13 @@ Ranges are those of OpenAI's API reference (https://platform.openai.com/docs/api
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+import msgspec
+from msgspec import Meta, Struct
 
 from trtbuild.gateway import messages
 from trtbuild.gateway.errors import refused, unsupported
@@ -27,56 +29,56 @@ _SAMPLING = (
     "temperature", "top_p", "top_k", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
 )  # fmt: skip
 
-_Text = Annotated[str, Field(min_length=1)]
-_Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+_Text = Annotated[str, Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class _StreamOptions(Strict):
+class _StreamOptions(Strict, frozen=True, kw_only=True):
     include_usage: bool | None = None
     #: Padding against guessing lengths from encrypted traffic; there is none here, which is what false asks for.
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None
 
 
-class _Schema(Strict):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+class _Schema(Strict, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    schema_: dict[str, Any] = msgspec.field(name="schema")
     strict: bool | None = None
 
 
-class _Format(Strict):
+class _Format(Strict, frozen=True, kw_only=True):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _Schema | None = None
 
 
-class _Common(Strict):
+class _Common(Strict, frozen=True, kw_only=True):
     model: _Text
     stream: bool = False
     stream_options: _StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=128)] = 1
+    n: Annotated[int, Meta(ge=1, le=128)] = 1
     max_tokens: _Count | None = None
-    stop: _Text | Annotated[list[_Text], Field(max_length=_MAX_STOPS)] | None = None
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] | None = None
+    stop: _Text | Annotated[list[_Text], Meta(max_length=_MAX_STOPS)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
 
 
-class _Chat(_Common):
-    messages: Annotated[list[messages.Message], Field(min_length=1)]
+class _Chat(_Common, frozen=True, kw_only=True):
+    messages: Annotated[list[messages.Message], Meta(min_length=1)]
     max_completion_tokens: _Count | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     response_format: _Format | None = None
 
 
-class _Completion(_Common):
-    prompt: _Text | Annotated[list[_Text], Field(min_length=1, max_length=_MAX_PROMPTS)]
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+class _Completion(_Common, frozen=True, kw_only=True):
+    prompt: _Text | Annotated[list[_Text], Meta(min_length=1, max_length=_MAX_PROMPTS)]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,19 +178,25 @@ def _ask(parsed: _Common, max_tokens: int | None, **more: Any) -> Ask:
     return ask
 
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Struct)
+#: What msgspec says of a value: the fault, and its place, e.g. $.stop[0].
+_FAULT = re.compile(r"(?P<fault>.*?)(?: - at `\$(?P<place>.*)`)?", re.DOTALL)
+#: The key that a fault of a whole object is about.
+_KEY = re.compile(r"^Object (?:contains unknown|missing required) field `(.*)`$")
 
 
 def _parse(kind: type[Model], body: Mapping[str, Any]) -> Model:
-    names = {each.alias or name for name, each in kind.model_fields.items()}
+    settled = settle(body, kind.__struct_encode_fields__)
     try:
-        return kind.model_validate(settle(body, names))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        # Names of alternatives of a union are no part of a field's name.
-        path = [str(part) for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()]
-        where = ".".join(path)[:128]
-        raise refused(f"'{where}': {first['msg']}", param=where or None) from None
+        return msgspec.convert(settled, kind)
+    except msgspec.ValidationError as error:
+        found = _FAULT.fullmatch(str(error))
+        assert found is not None  # the place is optional, the fault is anything
+        place = re.sub(r"\[(\d+)\]", r".\1", found["place"] or "") + "".join(
+            f".{name}" for name in _KEY.findall(found["fault"])
+        )
+        where = place.lstrip(".")[:128]
+        raise refused(f"'{where}': {found['fault']}" if where else found["fault"], param=where or None) from None
 
 
 def _no_alternatives(number: int | None, name: str) -> None:

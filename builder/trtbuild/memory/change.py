@@ -29,7 +29,7 @@ def changed(deployment: Deployment, settings: Mapping[str, Any], *, origin: str)
     Raises:
         UsageError: a key or value is not allowed.
     """
-    data = deployment.model_dump()
+    data = deployment.as_dict()
     for key, value in settings.items():
         *sections, last = key.split(".")
         node: Any = data

@@ -9,6 +9,7 @@ from trtbuild.memory.estimate import Estimate, RankMemory
 from trtbuild.memory.fit import needed_bytes, problems, remarks
 from trtbuild.memory.kv import describe, waste
 from trtbuild.memory.roofline import speed, streaming_s
+from trtbuild.spec import KvCache
 
 if TYPE_CHECKING:
     from trtbuild.memory.suggest import Suggestion
@@ -144,7 +145,7 @@ def explained(it: Estimate) -> list[dict[str, Any]]:
     for name, value in (("input_len", it.lengths.input_len), ("output_len", it.lengths.output_len)):
         rows.append({"name": name, "value": value.value, "origin": value.origin, "formula": value.why})
     hardware, cache = it.deployment.hardware, it.deployment.kv_cache
-    fraction_given = "free_gpu_memory_fraction" in cache.model_fields_set and cache.free_gpu_memory_fraction != 0.9
+    fraction_given = cache.free_gpu_memory_fraction != KvCache().free_gpu_memory_fraction
     rows += [
         {
             "name": "gpu_memory_bytes",

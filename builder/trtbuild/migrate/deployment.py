@@ -10,7 +10,7 @@ from trtbuild.migrate.choices import kv_cache_row, mode_rows, scheme_row
 from trtbuild.migrate.row import Row
 from trtbuild.migrate.tables import FIELDS_DECIDE, FIELDS_DROPPED
 from trtbuild.spec import Deployment
-from trtbuild.spec_fields import fields, value_at
+from trtbuild.spec.fields import fields, value_at
 from trtbuild.trtllm.llm_speculative import ENGINE_ONLY
 
 #: Fields that the migration itself decides.

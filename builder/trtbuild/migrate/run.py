@@ -51,7 +51,7 @@ class Migration:
         """Return the result as plain data."""
         return {
             "tensorrt_llm": self.release.name,
-            "deployment": self.deployment.model_dump(mode="json"),
+            "deployment": self.deployment.as_dict(),
             "rows": [row.as_json() for row in self.rows],
         }
 

@@ -222,7 +222,7 @@ def default_feed(schemes: Iterable[QuantScheme]) -> Literal["original", "quantiz
 
 
 def load_scheme(name: str, options: SchemeOptions | None = None) -> QuantScheme:
-    """Return the scheme of a name (`spec.py` refuses unknown ones)."""
+    """Return the scheme of a name (`spec` refuses unknown ones)."""
     module, _, attribute = QUANTIZATIONS[name].partition(":")
     scheme: QuantScheme = getattr(import_module(module), attribute)(options or SchemeOptions())
     return scheme

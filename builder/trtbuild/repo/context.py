@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+import msgspec
+from msgspec import Meta, field
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
@@ -25,7 +26,7 @@ from trtbuild.repo.engine_context import (
 from trtbuild.repo.engine_settings import Value
 from trtbuild.repo.signatures import Signatures, signatures
 from trtbuild.repo.waiting import Queue
-from trtbuild.spec import Deployment
+from trtbuild.spec import Deployment, Section
 from trtbuild.trtllm.llm_serve import dump
 from trtbuild.trtllm.llm_settings import Facts, arguments
 from trtbuild.trtllm.versions import DEFAULT, Feature, find_release
@@ -41,14 +42,12 @@ STANDALONE: frozenset[str] = frozenset({"llmapi"})
 #: dtype of logits -> Triton's name; the C++ backend knows no other.
 LOGITS_DATATYPES: dict[str, Literal["TYPE_FP32", "TYPE_FP16"]] = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
 
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
 
 
-class RepoContext(BaseModel):
+class RepoContext(Section, frozen=True, kw_only=True):
     """The values of one model repository. All paths are as the server sees them, and absolute."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     variant: Variant
     max_batch_size: Positive
@@ -59,7 +58,7 @@ class RepoContext(BaseModel):
     decoupled: bool
     queue: Queue
     core_instances: Positive = 1
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = field(default_factory=dict)
     world_size: Positive = 1
     preprocessing_instances: Positive
     bls_instances: Positive
@@ -76,26 +75,21 @@ class RepoContext(BaseModel):
     tokens_per_block: Positive
     num_blocks: Positive
     kv_cache_max_tokens: Positive | None
-    engine_parameters: dict[str, Value] = {}
+    engine_parameters: dict[str, Value] = field(default_factory=dict)
     cancellation_check_period_ms: Positive = 100
     stats_check_period_ms: Positive = 100
     tensorrt_llm: str = ""
-    signatures: Signatures = {}
-    llm_args: dict[str, Any] = {}
+    signatures: Signatures = field(default_factory=dict)
+    llm_args: dict[str, Any] = field(default_factory=dict)
     llmapi_max_batch_size: Literal[0] = 0
     llmapi_lora_inputs: bool = False
 
-    @field_validator("tokenizer_dir", "checkpoint_dir", "engine_dir")
-    @classmethod
-    def _is_absolute(cls, value: str | None) -> str | None:
-        if value is not None and not PurePosixPath(value).is_absolute():
-            raise ValueError("must be an absolute path: a relative one would be looked up on the hub, or nowhere")
-        return value
-
-    @field_validator("stop_words")
-    @classmethod
-    def _without_repeats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(word for word in dict.fromkeys(value) if word)
+    def __post_init__(self) -> None:
+        """Refuse relative paths: they would be looked up on the hub, or nowhere."""
+        for name in ("tokenizer_dir", "checkpoint_dir", "engine_dir"):
+            value = getattr(self, name)
+            if value is not None and not PurePosixPath(value).is_absolute():
+                raise ValueError(f"{name} = '{value}' must be an absolute path")
 
     @property
     def stop_words_json(self) -> str | None:
@@ -109,7 +103,11 @@ class RepoContext(BaseModel):
 
     def values(self) -> dict[str, Any]:
         """Return every name a template may use with its value."""
-        return {**self.model_dump(), "stop_words_json": self.stop_words_json, "llm_args_yaml": self.llm_args_yaml}
+        return {
+            **msgspec.to_builtins(self),
+            "stop_words_json": self.stop_words_json,
+            "llm_args_yaml": self.llm_args_yaml,
+        }
 
 
 def build_context(
@@ -153,9 +151,8 @@ def build_context(
         raise TrtbuildError(
             f"{checkpoint_dir / 'config.json'} has no {error}", hint="convert the model again with `trtbuild convert`"
         ) from error
-    except ValidationError as error:
-        details = "; ".join(f"{item['loc'][0]} = {item['input']!r}: {item['msg']}" for item in error.errors())
-        raise UsageError(f"the deployment cannot be rendered: {details}", hint="correct trtbuild.yaml") from error
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the deployment cannot be rendered: {error}", hint="correct trtbuild.yaml") from error
 
 
 def _build(
@@ -183,8 +180,8 @@ def _build(
         more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map)
     else:
         more |= {"tensorrt_llm": release.name, "signatures": signatures(release, _logits_datatype(logits_dtype))}
-    return RepoContext(
-        **more,
+    values = dict(
+        more,
         variant=variant,
         max_batch_size=max_batch_size,
         max_seq_len=limits.max_seq_len,
@@ -199,12 +196,13 @@ def _build(
         skip_special_tokens=serving.skip_special_tokens,
         chat_template=serving.chat_template,
         system_prompt=serving.system_prompt or None,
-        stop_words=serving.stop_words,
+        stop_words=tuple(word for word in dict.fromkeys(serving.stop_words) if word),
         tokens_per_block=limits.tokens_per_block,
         num_blocks=limits.num_blocks,
         kv_cache_max_tokens=kv_cache_max_tokens,
         **{name: _seen_by_server(path, path_map) for name, path in paths.items()},
     )
+    return msgspec.convert(values, RepoContext)
 
 
 def _of_llm_api(

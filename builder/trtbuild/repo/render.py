@@ -75,7 +75,7 @@ def render(context: RepoContext, output: Path, *, force: bool = False, templates
         for name, content in files.items():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).write_bytes(content)
-        manifest.write(stage, {**manifest.header(KIND), "context": context.model_dump(mode="json"), "files": digests})
+        manifest.write(stage, {**manifest.header(KIND), "context": context.as_dict(), "files": digests})
         _check(stage)
     logger.info("rendered %d files, variant %s: %s", len(files), context.variant, output)
     return Rendered(output, context.variant, digests)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
 
-from trtbuild.spec import Serving
+from trtbuild.spec import Section, Serving
 
-NotNegative = Annotated[int, Field(ge=0)]
+NotNegative = Annotated[int, Meta(ge=0)]
 
 
-class Queue(BaseModel):
+class Queue(Section, frozen=True):
     """How requests wait for a model (Triton's ModelDynamicBatching and ModelQueuePolicy)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_size: NotNegative
     max_delay_us: NotNegative

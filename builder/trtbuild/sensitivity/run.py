@@ -14,7 +14,7 @@ from trtbuild.errors import UsageError
 from trtbuild.names import GROUP_SIZES, GROUPED
 from trtbuild.quant.scheme import SchemeOptions, load_scheme
 from trtbuild.sensitivity.choose import Choice, Group, choose
-from trtbuild.spec import Deployment, Quantization
+from trtbuild.spec import Deployment, Quantization, replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Mixture:
                 }
                 for group, scheme in zip(self.groups, self.choice.schemes, strict=True)
             ],
-            "quantization": self.deployment.quantization.model_dump(mode="json"),
+            "quantization": self.deployment.quantization.as_dict(),
         }
 
 
@@ -91,13 +91,12 @@ def mix(deployment: Deployment, names: Sequence[str], budget: float, *, memory_b
         for module in group.modules
         if name != common
     }
-    chosen = deployment.quantization.model_copy(
-        update={
-            "scheme": common,
-            "overrides": overrides,
-            "exclude": (),
-            "group_size": group_size if {common, *overrides.values()} & set(GROUPED) else None,
-        }
+    chosen = replaced(
+        deployment.quantization,
+        scheme=common,
+        overrides=overrides,
+        exclude=(),
+        group_size=group_size if {common, *overrides.values()} & set(GROUPED) else None,
     )
     mixture = Mixture(tuple(groups), choice, _with(deployment, chosen))
     plan_deployment(mixture.deployment)  # what was chosen can be built
@@ -105,7 +104,7 @@ def mix(deployment: Deployment, names: Sequence[str], budget: float, *, memory_b
 
 
 def _with(deployment: Deployment, quantization: Quantization) -> Deployment:
-    return deployment.model_copy(update={"quantization": quantization})
+    return replaced(deployment, quantization=quantization)
 
 
 def _fitting_group_size(deployment: Deployment, name: str) -> int:
@@ -115,7 +114,5 @@ def _fitting_group_size(deployment: Deployment, name: str) -> int:
         UsageError: it does not fit.
     """
     given = deployment.quantization.group_size if name in GROUPED else None
-    whole = deployment.quantization.model_copy(
-        update={"scheme": name, "overrides": {}, "exclude": (), "group_size": given}
-    )
+    whole = replaced(deployment.quantization, scheme=name, overrides={}, exclude=(), group_size=given)
     return plan_deployment(_with(deployment, whole)).layout.scheme.group_size if name != "none" else 0

@@ -44,8 +44,7 @@ def test_help_of_every_verb_imports_neither_torch_nor_numpy(verb: str) -> None:
 
 def test_planning_imports_only_what_it_uses(make_model: Callable[..., Path]) -> None:
     unused = {"trtbuild.hardware", "trtbuild.quant.stats", "trtbuild.quant.sources.result", "trtbuild.yaml_text"}
-    # pydantic checks what was given.
-    assert not modules_after("plan", str(make_model())) & (unused | set(HEAVY) - {"pydantic"})
+    assert not modules_after("plan", str(make_model())) & (unused | set(HEAVY))
 
 
 @pytest.mark.parametrize("cells", [[("0", "34.32 GiB")], [("0", "1 B"), ("12345678", "2.00 TiB")]])

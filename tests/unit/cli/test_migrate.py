@@ -17,7 +17,7 @@ from trtbuild.hardware import SCHEMES as HARDWARE_SCHEMES
 from trtbuild.migrate.row import Row
 from trtbuild.migrate.run import Migration, migrate
 from trtbuild.migrate.tables import CORE, DECIDE, DECODING_MODES, DROPPED, ENGINE_MODES, SCHEMES, TEXT
-from trtbuild.spec_fields import fields
+from trtbuild.spec.fields import fields
 from trtbuild.trtllm.versions import RELEASES
 
 MakeModel = Callable[..., Path]

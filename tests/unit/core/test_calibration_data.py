@@ -18,6 +18,7 @@ from trtbuild.quant.calibrate.doubts import FEWEST_SAMPLES, FEWEST_TOKENS, doubt
 from trtbuild.quant.calibrate.samples import DEFAULT_LENGTH_TOKENS, DEFAULT_SAMPLES, Samples, load_samples
 from trtbuild.source import SourceCheckpoint
 from trtbuild.spec import Calibration
+from trtbuild.spec.fields import fields
 
 Make = Callable[..., SourceCheckpoint]
 Cli = Callable[..., tuple[int, str, str]]
@@ -181,7 +182,7 @@ def test_the_built_in_texts_are_no_doubtful_set(source: SourceCheckpoint) -> Non
 
 
 def test_the_documented_defaults_are_those_that_are_used() -> None:
-    described = {name: info.description or "" for name, info in Calibration.model_fields.items()}
+    described = {each.path[-1]: each.description for each in fields(Calibration)}
     assert described["max_samples"].endswith(f"empty: {DEFAULT_SAMPLES}.")
     assert described["max_length_tokens"].endswith(f"empty: {DEFAULT_LENGTH_TOKENS}.")
 

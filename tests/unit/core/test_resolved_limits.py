@@ -9,8 +9,8 @@ import pytest
 from trtbuild.errors import UsageError
 from trtbuild.limits import ResolvedLimits, positions, resolve_limits
 from trtbuild.spec import parse
-from trtbuild.spec_changes import CHANGES, OF_TARGET, change_of
-from trtbuild.spec_fields import fields
+from trtbuild.spec.changes import CHANGES, OF_TARGET, change_of
+from trtbuild.spec.fields import fields
 
 
 def _limits(positions: int = 256, target: str = "tensorrt", **sections: Any) -> ResolvedLimits:

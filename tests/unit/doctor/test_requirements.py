@@ -11,7 +11,7 @@ from trtbuild.requirements import Requirement, own_requirements
 
 def test_the_base_installation_and_the_extras_named_are_listed() -> None:
     base = {requirement.name for requirement in own_requirements()}
-    assert {"click", "numpy", "pydantic", "tritonclient"} <= base
+    assert {"click", "numpy", "msgspec", "tritonclient"} <= base
     assert "torch" not in base
     build = own_requirements("build")
     assert {"torch", "transformers"} <= {requirement.name for requirement in build}

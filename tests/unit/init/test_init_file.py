@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from trtbuild import spec
 from trtbuild.init_file import render, scalar
-from trtbuild.spec_fields import fields
+from trtbuild.spec.fields import fields
+from trtbuild.spec.schema import json_schema
 
 FIELDS = list(fields())
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -50,7 +51,7 @@ def _path_at(lines: list[str], number: int) -> tuple[str, ...] | None:
 
 def test_every_description_in_the_schema_is_in_the_file() -> None:
     text = " ".join(line.strip().removeprefix("# ") for line in render(deployment()).splitlines())
-    schema = spec.Deployment.model_json_schema()
+    schema = json_schema()
     for definition in (schema, *schema["$defs"].values()):
         for name, entry in definition["properties"].items():
             assert f"{name}:" in text

@@ -19,6 +19,7 @@ from trtbuild.repo.lint import lint
 from trtbuild.repo.locate import templates_dir
 from trtbuild.repo.proto import parse_config
 from trtbuild.repo.render import pbstr, render
+from trtbuild.spec import replaced
 
 Context = Callable[..., RepoContext]
 
@@ -238,7 +239,7 @@ class TestPaths:
 
     def test_a_relative_one_cannot_get_into_a_context(self, context: Context) -> None:
         with pytest.raises(ValueError, match="must be an absolute path"):
-            RepoContext.model_validate({**context().model_dump(), "tokenizer_dir": "tok"})
+            replaced(context(), tokenizer_dir="tok")
 
 
 class TestMissingValues:

@@ -95,7 +95,7 @@ def test_names_and_kinds_are_those_of_the_specification() -> None:
 
 def test_every_field_of_the_sections_has_an_option_or_a_reader_elsewhere() -> None:
     sections = {"limits": Limits, "engine": Engine, "speculative": Speculative, "lora": Lora}
-    fields = {f"{name}.{field}" for name, section in sections.items() for field in section.model_fields}
+    fields = {f"{name}.{field}" for name, section in sections.items() for field in section.__struct_fields__}
     places = {option.place for option in OPTIONS} - {CALLER, FIXED, "kv_cache.tokens_per_block"}
     assert places | set(ELSEWHERE) == fields
     assert not places & set(ELSEWHERE)

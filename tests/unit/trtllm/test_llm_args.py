@@ -10,7 +10,7 @@ import yaml
 from trtbuild.errors import UsageError
 from trtbuild.limits import resolve_limits
 from trtbuild.spec import parse
-from trtbuild.spec_fields import fields
+from trtbuild.spec.fields import fields
 from trtbuild.trtllm.llm_arg_tables import NESTED, OLD_NAMES, TOP
 from trtbuild.trtllm.llm_args import LlmArgs, Setting, leaves
 from trtbuild.trtllm.llm_serve import FLAGS, serve_command, serve_script, yaml_text
