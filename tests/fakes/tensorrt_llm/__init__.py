@@ -1,7 +1,7 @@
 """A small stand-in for tensorrt_llm: the LLM repeats the prompt's words, one every few milliseconds.
 
 Only what a Triton model uses: `LLM`, `SamplingParams`, and results that can be awaited, iterated and aborted. Arguments are checked as
-strictly as the real ones are: an unknown one raises. What was asked and how it ended is written to llm.log in the model's folder.
+strictly as the real ones are: an unknown one raises. Prompts are written to llm.begun in the model's folder, and how they ended to llm.log.
 
 A prompt with "too long" is refused when it is submitted; one with "breaks" fails after a token; one with "quits" ends as cancelled.
 """
@@ -139,6 +139,8 @@ class LLM:
             raise ValueError("the prompt is empty")
         self.submitted.append((inputs, sampling_params, streaming))
         self.lora_request = lora_request
+        with self._lock, self._log.with_suffix(".begun").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(inputs) + "\n")
         return Result(self, inputs, sampling_params, streaming)
 
     def shutdown(self) -> None:

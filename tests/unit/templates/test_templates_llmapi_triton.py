@@ -41,6 +41,13 @@ class Deployed:
     def client(self) -> Client:
         return Client(self.server.grpc_url, MODEL, timeout_s=WAIT_SECONDS)
 
+    def await_begin(self, prompt: str) -> None:
+        """Return when the stand-in has got the request of a prompt."""
+        deadline, begun = time.monotonic() + WAIT_SECONDS, self.log.with_suffix(".begun")
+        while not begun.exists() or prompt not in map(json.loads, begun.read_text().splitlines()):
+            assert time.monotonic() < deadline, "the request never began"
+            time.sleep(0.02)
+
     def await_end(self, prompt: str) -> dict[str, Any]:
         """Return how the stand-in ended the request of a prompt."""
         deadline = time.monotonic() + WAIT_SECONDS
@@ -141,8 +148,8 @@ def test_a_client_that_cancels_stops_the_engine(deployed: Deployed, streams: boo
                 break
         else:
             reading = pool.submit(list, stream)
-            while not client.cancel(stream.request_id):
-                time.sleep(0.01)
+            deployed.await_begin(prompt)
+            assert client.cancel(stream.request_id)
             reading.result()
     end = deployed.await_end(prompt)
     assert end["ended"] == "aborted"
