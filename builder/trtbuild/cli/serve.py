@@ -20,7 +20,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @listen_options
 @click.option("--ready-timeout", type=_SECONDS, help="Seconds until every model must be ready. [default: 120, or 960 unless local]")  # fmt: skip
 @click.option("--grace", type=_SECONDS, default=10, show_default=True, help="Seconds for requests in flight when stopping.")  # fmt: skip
-@click.option("--restarts", type=click.IntRange(min=0), default=0, show_default=True, help="Starts again so often when the server ends by itself.")  # fmt: skip
+@click.option("--restarts", type=click.IntRange(min=0), default=0, show_default=True, help="Starts again so often when the server or a Python model ends by itself.")  # fmt: skip
 @click.option("--smoke", metavar="TEXT", help="Send TEXT when ready; exit code 3 if no answer comes.")
 @click.option("--model-control", type=click.Choice(["none", "explicit"]), default="none", show_default=True, help="explicit allows `trtbuild reload`; loopback only.")  # fmt: skip
 @launch_options
@@ -36,8 +36,8 @@ def serve(
 
     When every model is ready its addresses are printed on stdout (--json: one line). Warnings, errors and what models
     print appear on stderr. Ctrl-C or SIGTERM stops the server once requests in flight are done (exit 0), a second one
-    at once; interrupted before it is ready: exit 130. If the server ends by itself: exit 1 with its last log lines.
-    --with says how it is launched; --dry-run prints that, and -o writes it.
+    at once; interrupted before it is ready: exit 130. If the server or the process of a Python model ends by itself:
+    exit 1 with the last log lines. --with says how it is launched; --dry-run prints that, and -o writes it.
     """
     from trtbuild.cli.launch_report import present
     from trtbuild.serve import keeping

@@ -73,14 +73,20 @@ def is_notable(line: str) -> bool:
     return match is None or match["level"] != "I"
 
 
+def loaded_model(line: str) -> str | None:
+    """Return the model that the line says was loaded, if it does."""
+    match = _LOADED.search(line)
+    return match["model"] if match else None
+
+
 def not_loaded(lines: Iterable[str]) -> list[str]:
     """Return the models that began to load and have not finished, in the order they began."""
     pending: dict[str, None] = {}
     for line in lines:
         if match := _LOADING.search(line):
             pending[match["model"]] = None
-        elif match := _LOADED.search(line):
-            pending.pop(match["model"], None)
+        elif model := loaded_model(line):
+            pending.pop(model, None)
     return list(pending)
 
 

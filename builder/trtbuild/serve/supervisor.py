@@ -28,7 +28,8 @@ from trtbuild.serve.ports import Ports, resolve
 from trtbuild.serve.processes import Processes
 from trtbuild.serve.python_stub import find_stub, python_folder
 from trtbuild.serve.run_folder import RunFolder, make_run_folder
-from trtbuild.serve.server_log import LogTail, is_fatal, not_loaded, reasons
+from trtbuild.serve.server_log import LogTail, is_fatal, loaded_model, not_loaded, reasons
+from trtbuild.serve.stubs import Stubs
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _LAST_LINES = 15
 
 
 class ServerEnded(TrtbuildError):
-    """The server ended by itself after it had been ready."""
+    """The server, or a process that executes one of its models, ended by itself after it had been ready."""
 
 
 class Server:
@@ -105,6 +106,7 @@ class Server:
         self._process: GuardedProcess | None = None
         self._run: RunFolder | None = None
         self._tail: LogTail | None = None
+        self._stubs: Stubs | None = None
 
     @property
     def pid(self) -> int:
@@ -199,6 +201,8 @@ class Server:
             environment,
         )
         self._await_ready(self._process, server_id, deadline=began + self._ready_timeout_s)
+        self._stubs = Stubs(self._process.pid)
+        self._stubs.find()
         self.ready_s = time.monotonic() - began
         self.was_ready = True
 
@@ -234,14 +238,23 @@ class Server:
         """Wait for ever, passing the log on to `on_log`; interrupt it (Ctrl-C) and call `stop` to end the server.
 
         Raises:
-            ServerEnded: the server ended by itself; says how, with its last log lines.
+            ServerEnded: the server ended by itself, or a process of a Python model did and the server was killed for it, so
+                that its requests end; says how, with the last log lines.
         """
-        process = self._running()
+        process, stubs = self._running(), self._stubs
+        assert stubs is not None  # made when the server became ready
         while (status := process.poll(_WATCH_POLL_S)) is None:
-            self._read_log()
+            if any(map(loaded_model, self._read_log())):
+                stubs.find()
+            if (death := stubs.died()) is not None:
+                process.kill()
+                raise self._ended(f"{death}; the server was stopped, since it would not answer the requests there")
+        raise self._ended(f"tritonserver ended by itself: {describe_status(status)}")
+
+    def _ended(self, what: str) -> ServerEnded:
         self._read_log()
-        error = self._error(f"tritonserver ended by itself: {describe_status(status)}", self._last_lines())
-        raise ServerEnded(error.message, hint=error.hint)
+        error = self._error(what, self._last_lines())
+        return ServerEnded(error.message, hint=error.hint)
 
     def stop(self) -> None:
         """Stop the server and remove every trace of it; does nothing when it is not running.
