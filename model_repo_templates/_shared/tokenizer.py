@@ -1,7 +1,8 @@
-"""Loading a tokenizer in a server: from a folder, never from the network, never running code of the model's author."""
+"""Loading a tokenizer in a server: from a folder, never from the network, never running code of the model's author; what its ids are."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -38,3 +39,26 @@ def known_ids(tokenizer: Any, vocab_size: int) -> np.ndarray[Any, Any]:
 def special_ids(tokenizer: Any) -> list[int]:
     """Return the ids that `skip_special_tokens` leaves out of a text."""
     return [int(token_id) for token_id, token in tokenizer.added_tokens_decoder.items() if token.special]
+
+
+def end_ids(tokenizer: Any, folder: Path) -> list[int]:
+    """Return the ids that end an answer, the one to use as `end_id` first.
+
+    generation_config.json wins over config.json, which wins over the tokenizer, since a chat model's real end of turn
+    is often named in the first only. The tokenizer's own comes first if it is among them.
+
+    Raises:
+        ValueError: nothing names one; generation would always run to its limit.
+    """
+    own = tokenizer.eos_token_id
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+        if named is not None:
+            ids = [int(token_id) for token_id in (named if isinstance(named, list) else [named])]
+            return list(dict.fromkeys([own, *ids] if own in ids else ids))
+    if own is None:
+        raise ValueError(
+            f"no end-of-sequence id in {folder}: neither generation_config.json nor the tokenizer names one"
+        )
+    return [int(own)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -140,6 +141,22 @@ def test_the_work_grows_with_the_length_and_not_with_its_square(detokenizer: Any
     assert work(2000) <= 2000 * 2 * (detokenizer.MAX_WINDOW + 1)
 
 
+@given(ids=st.lists(st.sampled_from([*byte_ids("aé"), 256, 257, 258]), max_size=20), cuts=CUTS)
+def test_ids_that_end_answers_come_out_only_before_something_else(
+    detokenizer: Any, ids: list[int], cuts: list[int]
+) -> None:
+    tokenizer, ends = byte_level(), {257, 258}
+    running, text, rest = detokenizer.Detokenizer(decode_with(tokenizer), ends), "", list(ids)
+    for size in itertools.cycle(cuts):
+        text += running.push(rest[:size])
+        rest = rest[size:]
+        if not rest:
+            break
+    while ids and ids[-1] in ends:
+        ids.pop()
+    assert text == "".join(stream(detokenizer, tokenizer, ids, [1]))
+
+
 def test_invalid_bytes_are_put_out_once_they_cannot_become_a_character(detokenizer: Any) -> None:
     deltas = stream(detokenizer, byte_level(), byte_ids(b"\x80" * 8 + b"a"), [1])
     assert "".join(deltas) == "\ufffd" * 8 + "a"
@@ -155,14 +172,18 @@ class Clock:
 
 
 def test_streams_are_kept_apart_by_their_key(detokenizer: Any) -> None:
-    streams = detokenizer.Streams(decode_with(byte_level()), capacity=8, idle_seconds=10, clock=Clock())
+    streams = detokenizer.Streams(
+        lambda: detokenizer.Detokenizer(decode_with(byte_level())), capacity=8, idle_seconds=10, clock=Clock()
+    )
     first, second = byte_ids("é"), byte_ids("家")
     assert [streams.of("a").push(first[:1]), streams.of("b").push(second[:2])] == ["", ""]
     assert [streams.of("a").push(first[1:]), streams.of("b").push(second[2:])] == ["é", "家"]
 
 
 def test_the_longest_unused_stream_goes_when_there_are_too_many(detokenizer: Any) -> None:
-    streams = detokenizer.Streams(decode_with(byte_level()), capacity=2, idle_seconds=10, clock=Clock())
+    streams = detokenizer.Streams(
+        lambda: detokenizer.Detokenizer(decode_with(byte_level())), capacity=2, idle_seconds=10, clock=Clock()
+    )
     kept = streams.of("kept")
     streams.of("gone")
     assert streams.of("kept") is kept
@@ -173,7 +194,9 @@ def test_the_longest_unused_stream_goes_when_there_are_too_many(detokenizer: Any
 
 def test_a_stream_that_was_idle_for_too_long_starts_anew(detokenizer: Any) -> None:
     clock = Clock()
-    streams = detokenizer.Streams(decode_with(byte_level()), capacity=8, idle_seconds=10, clock=clock)
+    streams = detokenizer.Streams(
+        lambda: detokenizer.Detokenizer(decode_with(byte_level())), capacity=8, idle_seconds=10, clock=clock
+    )
     first = streams.of("a")
     clock.seconds = 10.0
     assert streams.of("a") is first

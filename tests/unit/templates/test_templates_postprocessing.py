@@ -12,7 +12,7 @@ import pytest
 from tests.unit.templates import triton_stub
 from tests.unit.templates.tiny_tokenizers import byte_ids, byte_level, save
 
-EOS, TOOL = 257, 258
+EOS, TOOL, TURN = 257, 258, 259
 
 
 def ask(model: Any, ids: list[int], request_id: str = "", length: int | None = None) -> Any:
@@ -68,13 +68,35 @@ def test_every_row_and_beam_has_its_text(postprocessing: Callable[..., Any], tok
     assert response.values() == {"OUTPUT": [["ab", "c"], ["ef", ""]]}
 
 
-@pytest.mark.parametrize(("skip", "text"), [("true", "x"), ("false", "<tool>x</s>")])
-def test_special_tokens_are_left_out_only_if_asked(
+@pytest.mark.parametrize(("skip", "text"), [("true", "x"), ("false", "<tool>x")])
+def test_special_tokens_are_left_out_only_if_asked_and_the_mark_of_the_end_always(
     postprocessing: Callable[..., Any], tokenizers: dict[str, Path], skip: str, text: str
 ) -> None:
     model = postprocessing(tokenizers["byte"], skip_special_tokens=skip)
     ids = [TOOL, *byte_ids("x"), EOS]
     assert ask(model, ids) == "".join(ask(model, [token_id], "s") for token_id in ids) == text
+
+
+def test_end_ids_within_a_text_stay_and_those_at_its_end_go(
+    postprocessing: Callable[..., Any], tokenizers: dict[str, Path]
+) -> None:
+    model = postprocessing(tokenizers["byte"], skip_special_tokens="false")
+    ids = [*byte_ids("a"), EOS, *byte_ids("b"), EOS, EOS, 299]  # 299 is padding of the vocabulary, no text
+    assert ask(model, ids) == "".join(ask(model, [token_id], "s") for token_id in ids) == "a</s>b"
+
+
+@pytest.mark.parametrize("skip", ["true", "false"])
+def test_every_end_id_that_generation_config_names_marks_the_end_even_one_that_is_not_special(
+    postprocessing: Callable[..., Any], tmp_path: Path, skip: str
+) -> None:
+    tokenizer = byte_level()
+    tokenizer.add_tokens(["<turn>"])
+    folder = save(tokenizer, tmp_path / "turns")
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": [{EOS}, {TURN}]}}')
+    model = postprocessing(folder, skip_special_tokens=skip)
+    for last in ([TURN], [EOS], [TURN, EOS], [EOS, TURN]):
+        ids, name = [*byte_ids("x"), *last], f"s{last}"
+        assert ask(model, ids) == "".join(ask(model, [token_id], name) for token_id in ids) == "x"
 
 
 def test_padding_of_the_vocabulary_has_no_text(postprocessing: Callable[..., Any], tokenizers: dict[str, Path]) -> None:

@@ -121,7 +121,7 @@ def render_scripted(folder: Path, **sections: Any) -> tuple[Path, Path]:
     checkpoint = folder / "checkpoint"
     tiny_tokenizers.save(tiny_tokenizers.byte_level(), checkpoint / "tokenizer")
     (checkpoint / "config.json").write_text(
-        '{"architecture": "scripted", "vocab_size": 259, "max_position_embeddings": 512}'
+        '{"architecture": "scripted", "vocab_size": 260, "max_position_embeddings": 512}'
     )
     templates = folder / "templates"
     shutil.copytree(templates_dir(), templates, ignore=shutil.ignore_patterns("__pycache__", "reference"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -25,21 +25,32 @@ class Detokenizer:
 
     Tokens are taken one by one however they arrive, so the text never depends on how a stream was cut into pieces. A
     character that the last tokens leave unfinished is held back until it is complete, and never put out if it never is.
+    So is an id that ends answers, until another token follows: the last ones are the mark of the end and no text of it.
     The work per token is bounded: two decodes of at most `MAX_WINDOW` tokens.
 
     Args:
         decode: ids to text, the same as for a whole answer.
+        end_ids: the ids that end answers.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, end_ids: Collection[int] = ()) -> None:
         self._decode = decode
+        self._end_ids = end_ids
+        self._ends: list[int] = []  # those that came since the last other token
         self._window: list[int] = []
         self._returned = 0  # characters of the window's text that were returned
         self._group = 0  # where in the window the tokens since the last clean end begin
 
     def push(self, ids: Sequence[int]) -> str:
         """Add tokens; return the text they complete."""
-        return "".join(self._push_one(token_id) for token_id in ids)
+        return "".join(self._push_one(token_id) for token_id in self._that_something_follows(ids))
+
+    def _that_something_follows(self, ids: Sequence[int]) -> Iterator[int]:
+        for token_id in ids:
+            self._ends.append(token_id)
+            if token_id not in self._end_ids:
+                yield from self._ends
+                self._ends.clear()
 
     def _push_one(self, token_id: int) -> str:
         self._window.append(token_id)
@@ -68,16 +79,21 @@ class Streams:
     longest unused one goes when there are too many, and every one that was not used for a while.
 
     Args:
-        decode: ids to text.
+        make: makes a detokenizer for a new stream.
         capacity: streams kept at most.
         idle_seconds: a stream unused for longer starts anew.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, decode: Decode, *, capacity: int, idle_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        make: Callable[[], Detokenizer],
+        *,
+        capacity: int,
+        idle_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._decode = decode
+        self._make = make
         self._capacity = capacity
         self._idle_seconds = idle_seconds
         self._clock = clock
@@ -93,7 +109,7 @@ class Streams:
             self._streams.popitem(last=False)
         detokenizer, _ = self._streams.pop(key, (None, now))
         if detokenizer is None:
-            detokenizer = Detokenizer(self._decode)
+            detokenizer = self._make()
         self._streams[key] = (detokenizer, now)
         while len(self._streams) > self._capacity:
             self._streams.popitem(last=False)

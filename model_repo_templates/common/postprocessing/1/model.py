@@ -1,19 +1,20 @@
 """Triton model `postprocessing`: token ids in, text out. Glue only; the work is in the modules beside it.
 
 A request with an id is a piece of the stream of that name and is answered with the text it adds; a request without one
-is a whole answer. Either way an unfinished character at the end is not put out.
+is a whole answer. Either way an unfinished character at the end is not put out, and neither are the ids that end an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from detokenizer import Detokenizer, Streams
 from serving import Parameters, RequestError, answer_each, array, byte_strings
-from tokenizer import known_ids, load_tokenizer, special_ids
+from tokenizer import end_ids, known_ids, load_tokenizer, special_ids
 
 MAX_STREAMS = 4096
 IDLE_SECONDS = 600.0
@@ -25,13 +26,15 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer and read the parameters; a wrong one stops the load with its name."""
         parameters = Parameters(args["model_config"])
-        self._tokenizer = load_tokenizer(parameters.required_text("tokenizer_dir"))
+        folder = parameters.required_text("tokenizer_dir")
+        self._tokenizer = load_tokenizer(folder)
+        self._end_ids = frozenset(end_ids(self._tokenizer, Path(folder)))
         self._has_text = known_ids(self._tokenizer, parameters.number("vocab_size"))
         if parameters.flag("skip_special_tokens", default=True):
             self._has_text[
                 [token_id for token_id in special_ids(self._tokenizer) if token_id < len(self._has_text)]
             ] = False
-        self._streams = Streams(self._decode, capacity=MAX_STREAMS, idle_seconds=IDLE_SECONDS)
+        self._streams = Streams(self._new, capacity=MAX_STREAMS, idle_seconds=IDLE_SECONDS)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request, in order; errors stay with their request."""
@@ -53,7 +56,10 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("OUTPUT", byte_strings(answers))])
 
     def _detokenizer(self, name: str, row: int, beam: int) -> Detokenizer:
-        return self._streams.of((name, row, beam)) if name else Detokenizer(self._decode)
+        return self._streams.of((name, row, beam)) if name else self._new()
+
+    def _new(self) -> Detokenizer:
+        return Detokenizer(self._decode, self._end_ids)
 
     def _text_ids(self, ids: np.ndarray[Any, Any]) -> list[int]:
         """Return the ids that stand for text; padding of the vocabulary and skipped special tokens stand for none.

@@ -9,9 +9,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from chat_template import ChatTemplate
 from messages import read_messages
-from prompt import PromptEncoder, end_ids
+from prompt import PromptEncoder
 from serving import Parameters, RequestError, answer_each, array, texts
-from tokenizer import load_tokenizer
+from tokenizer import end_ids, load_tokenizer
 from words import embedding_bias, unique, word_ids, word_list_tensor
 
 #: Public inputs that a text model behind this repository cannot serve.

@@ -1,4 +1,4 @@
-"""From a text to the ids of a prompt, and which ids end an answer.
+"""From a text to the ids of a prompt.
 
 Special tokens written out in a text are recognized, as they are everywhere in Hugging Face transformers: a client that
 applies a chat template itself depends on it. BOS comes once, whoever adds it.
@@ -6,32 +6,7 @@ applies a chat template itself depends on it. BOS comes once, whoever adds it.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
-
-
-def end_ids(tokenizer: Any, folder: Path) -> list[int]:
-    """Return the ids that end an answer, the one to use as `end_id` first.
-
-    generation_config.json wins over config.json, which wins over the tokenizer, since a chat model's real end of turn
-    is often named in the first only. The tokenizer's own comes first if it is among them.
-
-    Raises:
-        ValueError: nothing names one; generation would always run to its limit.
-    """
-    own = tokenizer.eos_token_id
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        named = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
-        if named is not None:
-            ids = [int(token_id) for token_id in (named if isinstance(named, list) else [named])]
-            return list(dict.fromkeys([own, *ids] if own in ids else ids))
-    if own is None:
-        raise ValueError(
-            f"no end-of-sequence id in {folder}: neither generation_config.json nor the tokenizer names one"
-        )
-    return [int(own)]
 
 
 class PromptEncoder:
