@@ -125,7 +125,7 @@ PARAMETERS: dict[str, Parameter] = {
     "frequency_penalty": Parameter(
         ("frequency_penalty", "sampling_param_frequency_penalty"), _FINITE, "a finite number (0: none)", 0.0
     ),
-    "length_penalty": Parameter(("length_penalty",), _FINITE, "a finite number", 1.0),
+    "length_penalty": Parameter(("length_penalty",), _number(0, math.inf), "a finite number >= 0", 1.0),
     "min_tokens": Parameter(("min_tokens", "min_length"), _integer(0, _INT32_MAX), "an integer >= 0", 0),
     "end_id": Parameter(("end_id",), _integer(-1, _UINT64_MAX), "a token id, or -1 for none"),
     "pad_id": Parameter(("pad_id",), _integer(-1, _UINT64_MAX), "a token id, or -1 for none"),

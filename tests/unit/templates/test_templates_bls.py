@@ -206,8 +206,7 @@ class TestErrors:
         ("inputs", "message"),
         [
             ({"text_input": [[""]]}, "text_input must be one text per row that is not empty"),
-            ({"max_tokens": [[0]]}, "max_tokens is [0], need one value of 1 or more"),
-            ({"max_tokens": [[-1]]}, "max_tokens is [-1], need one value of 1 or more"),
+            ({"max_tokens": [[1, 2]]}, "max_tokens is [[1, 2]], need one value per row"),
             ({"num_draft_tokens": [[3]]}, "num_draft_tokens: there is no draft model"),
             ({"use_draft_logits": np.array([True])}, "use_draft_logits: there is no draft model"),
             (

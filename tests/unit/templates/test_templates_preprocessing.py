@@ -236,11 +236,6 @@ class TestRefusals:
     ) -> None:
         assert refusal(preprocessing(tokenizers["byte"]), "a", **{name: value}).startswith(name)
 
-    @pytest.mark.parametrize("length", [0, -3])
-    def test_max_tokens_below_one(self, preprocessing: Load, tokenizers: Folders, length: int) -> None:
-        message = refusal(preprocessing(tokenizers["byte"]), "a", REQUEST_OUTPUT_LEN=[[length]])
-        assert message == f"REQUEST_OUTPUT_LEN (max_tokens) is {length}, need 1 or more"
-
     def test_a_prompt_as_long_as_everything_together(self, preprocessing: Load, tokenizers: Folders) -> None:
         message = refusal(preprocessing(tokenizers["byte"]), "a" * 64)
         assert message == "the prompt has 64 tokens, and prompt and answer together at most 64"

@@ -108,7 +108,12 @@ class Deployed:
 
 
 def _tensor(grpc: Any, name: str, value: Any) -> Any:
-    kinds = {bytes: ("BYTES", np.object_), bool: ("BOOL", np.bool_), int: ("INT32", np.int32)}
+    kinds = {
+        bytes: ("BYTES", np.object_),
+        bool: ("BOOL", np.bool_),
+        int: ("INT32", np.int32),
+        float: ("FP32", np.float32),
+    }
     wire, dtype = kinds[type(value[0][0])]
     array = np.array(value, dtype=dtype)
     tensor = grpc.InferInput(name, list(array.shape), wire)

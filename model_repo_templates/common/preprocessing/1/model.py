@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from chat_template import ChatTemplate
+from limits import INT32_MAX, LIMITS, check_numbers, check_token_id
 from messages import read_messages
 from prompt import PromptEncoder
 from serving import Parameters, RequestError, answer_each, array, texts
@@ -64,9 +65,15 @@ class TritonPythonModel:
                 f"a batch of {len(queries)} prompts cannot share the request id '{request.request_id()}', by which "
                 "streamed text is put together: send one request per prompt, or no id"
             )
-        if lengths.min() < 1:
-            raise RequestError(f"REQUEST_OUTPUT_LEN (max_tokens) is {lengths.min()}, need 1 or more")
+        check_numbers({name: array(request, name) for name in LIMITS} | {"max_tokens": lengths})
+        for name in ("END_ID", "PAD_ID"):
+            check_token_id(name.lower(), array(request, name), self._vocab_size)
         prompts = [self._prompt(text) for text in texts(queries, "QUERY")]
+        for ids, length in zip(prompts, lengths.reshape(-1).tolist(), strict=True):
+            if len(ids) + length > INT32_MAX:  # which the core computes in 32 bits
+                raise RequestError(
+                    f"max_tokens is {length}, need at most {INT32_MAX - len(ids)} behind {len(ids)} tokens"
+                )
         return pb_utils.InferenceResponse(output_tensors=self._outputs(request, prompts, lengths))
 
     def _prompt(self, text: str) -> list[int]:

@@ -25,6 +25,7 @@ from core_request import (
     renamed_inputs,
     renamed_outputs,
 )
+from limits import LIMITS, check_numbers
 from serving import Parameters, RequestError, array, byte_strings, error_response, texts
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -223,8 +224,9 @@ def _check(request: Any) -> None:
     assert prompts is not None and limits is not None  # Triton refuses a request without them
     if prompts.size != len(prompts) or not all(texts(prompts, "text_input")):
         raise RequestError("text_input must be one text per row that is not empty")
-    if limits.size != len(limits) or limits.min() < 1:
-        raise RequestError(f"max_tokens is {limits.reshape(-1).tolist()}, need one value of 1 or more")
+    if limits.size != len(limits):
+        raise RequestError(f"max_tokens is {limits.tolist()}, need one value per row")
+    check_numbers({name: array(request, name) for name in LIMITS})
 
 
 def _tensors(answers: Answers, response: Any, handed_on: list[str]) -> list[Any] | None:
