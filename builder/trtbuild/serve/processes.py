@@ -15,7 +15,7 @@ class Processes:
     Attributes:
         count: ranks, started together by mpirun where there are several; when one ends, all do.
         core_models: models that ranks above 0 load.
-        more: options behind those of rank 0.
+        more: options behind those of each rank.
         environment: variables that are set on top of the server's.
         mpirun: the executable.
         needs_mpirun: whether even one process is started by mpirun, because it spawns others.
@@ -36,7 +36,8 @@ class Processes:
             as_root: whether mpirun runs as root.
         """
         first = triton.rank(0, prefix=f"{triton.server_id}_" if self.count == 1 else None)
-        ranks = [replace(first, command=(*first.command, *self.more)), *map(triton.rank, range(1, self.count))]
+        started = (first, *map(triton.rank, range(1, self.count)))
+        ranks = [replace(rank, command=(*rank.command, *self.more)) for rank in started]
         if self.count == 1 and not self.needs_mpirun:
             return list(ranks[0].command)
         return list(mpirun(ranks, program=self.mpirun, as_root=as_root))

@@ -6,7 +6,7 @@ Source: Triton specification 4.2 (launch_triton_server.py of tensorrtllm_backend
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trtbuild.serve.launch.plan import Mode, Rank, Variant
@@ -78,31 +78,34 @@ class Triton:
         yield from _CLOSED
 
 
-def ranks_of(triton: Triton, *, variant: Variant, mode: Mode, world_size: int, nodes: int) -> tuple[Rank, ...]:
+def ranks_of(
+    triton: Triton, *, variant: Variant, mode: Mode, processes: int, gpus: int, nodes: int
+) -> tuple[Rank, ...]:
     """Return the processes of a server.
 
     Args:
         triton: what they share.
         variant: of the repository; the LLM API starts its own workers on one machine.
         mode: leader or orchestrator.
-        world_size: GPUs.
+        processes: MPI processes of an engine's server.
+        gpus: of all models.
         nodes: machines.
     """
     if variant == "llmapi" and nodes > 1:
-        started = (triton.rank(number) for number in range(world_size))
+        started = (triton.rank(number) for number in range(gpus))
         return tuple(Rank(each.number, (LLMAPI_LAUNCH, *each.command), each.serves) for each in started)
     if variant != "engine":
         return (triton.rank(0),)
-    if mode == "orchestrator":
-        return (Rank(0, (*triton.rank(0).command, *_orchestrator_memory(world_size)), serves=True),)
-    return tuple(triton.rank(number) for number in range(world_size))
+    memory = tuple(_orchestrator_memory(gpus)) if mode == "orchestrator" else ()
+    ranks = map(triton.rank, range(processes))
+    return tuple(replace(rank, command=(*rank.command, *memory)) for rank in ranks)
 
 
-def _orchestrator_memory(world_size: int) -> Iterator[str]:
+def _orchestrator_memory(gpus: int) -> Iterator[str]:
     """Yield what launch_triton_server.py adds for `--multi-model` from 24.07 on."""
     yield "--pinned-memory-pool-byte-size=0"
     yield "--enable-peer-access=false"
-    yield from (f"--cuda-memory-pool-byte-size={number}:0" for number in range(world_size))
+    yield from (f"--cuda-memory-pool-byte-size={number}:0" for number in range(gpus))
 
 
 def mpirun(

@@ -10,6 +10,7 @@ from trtbuild.doctor.subject import ServedModel, read_subject
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.serve import preflight
 from trtbuild.serve.launch.plan import Variant
+from trtbuild.serve.launch.stated import Stated, read_stated
 from trtbuild.spec import Deployment, load
 from trtbuild.trtllm.artifact import Artifact, read_artifact
 from trtbuild.trtllm.compatibility import Installed, require_compatible
@@ -30,7 +31,8 @@ class Facts:
         repository: the model repository.
         variant: which kind it is.
         models: those that need GPUs.
-        is_known: whether the number of ranks was read; False where the engine is not here.
+        stated: what the manifest of the repository says about processes; None: nothing, or it speaks of one model among several.
+        is_known: whether the number of ranks was read; False where neither the engine nor the manifest tells.
         artifact: facts of the engine.
         release: of TensorRT-LLM that must serve; None: nothing says so.
         deployment: trtbuild.yaml of the build folder.
@@ -41,6 +43,7 @@ class Facts:
     repository: Path
     variant: Variant
     models: tuple[ServedModel, ...]
+    stated: Stated | None
     is_known: bool
     artifact: Artifact | None
     release: Release | None
@@ -68,10 +71,13 @@ def read_facts(folder: Path, *, engine: Path | None = None) -> Facts:
     target = subject.target if is_build else served.target
     artifact = read_artifact(engine) if engine is not None else served.artifact or subject.artifact
     models, is_known = served.models, target != "tensorrt" or artifact is not None
+    stated = read_stated(repository) if len(models) == 1 else None
     if artifact is not None and artifact.kind == "engine" and len(models) == 1:
         models = (replace(models[0], world_size=artifact.world_size),)
+    elif not is_known and stated is not None and (gpus := stated.gpus or sum(map(len, models[0].devices))):
+        models, is_known = (replace(models[0], world_size=gpus // max(1, len(models[0].devices))),), True
     facts = Facts(
-        root, repository, _VARIANTS[target], models, is_known, artifact if artifact and artifact.kind == "engine" else None,
+        root, repository, _VARIANTS[target], models, stated, is_known, artifact if artifact and artifact.kind == "engine" else None,
         None, load(root / "trtbuild.yaml") if is_build else None, subject.sm,
     )  # fmt: skip
     return replace(facts, release=_release(facts, subject.release or served.release))

@@ -89,6 +89,7 @@ def make_plan(facts: Facts, wanted: Wanted, place: Place) -> LaunchPlan:
     """
     mode = _mode(facts, wanted, place)
     world_size = _world_size(facts, wanted)
+    processes = _processes(facts, mode, world_size)
     count = wanted.gpus_per_node or (facts.deployment.hardware.count if facts.deployment else None)
     nodes = _nodes(world_size, count, mode, place)
     devices = _devices(facts, wanted, place, count if nodes == 1 else None)
@@ -106,21 +107,27 @@ def make_plan(facts: Facts, wanted: Wanted, place: Place) -> LaunchPlan:
         exit_timeout_s=wanted.grace_s,
         core_models=tuple(model.name for model in facts.models),
     )
-    ranks = ranks_of(triton, variant=facts.variant, mode=mode, world_size=world_size, nodes=nodes)
+    ranks = ranks_of(triton, variant=facts.variant, mode=mode, processes=processes, gpus=world_size, nodes=nodes)
     if facts.variant == "reference" and not place.as_caller:
         ranks = (Rank(0, _reference_command(triton, wanted, place), serves=True),)
     needs_mpi = len(ranks) > 1 or (mode == "orchestrator" and facts.variant == "engine")
     is_root = place.as_caller and os.geteuid() == 0
     return LaunchPlan(
         name, facts.variant, mode, mpirun(ranks, as_root=is_root) if needs_mpi else ranks[0].command, ranks,
-        {**_environment(mode, devices, place), **(_mpi_environment(wanted.grace_s) if needs_mpi else {})}, mounts, repository, wanted.address, wanted.ports, world_size, nodes, devices.visible,
+        {**_environment(facts, mode, devices, place), **(_mpi_environment(wanted.grace_s) if needs_mpi else {})}, mounts, repository, wanted.address, wanted.ports, world_size, nodes, devices.visible,
         image, wanted.grace_s, wanted.start_s, tuple(note for note in (*notes, devices.describe()) if note),
     )  # fmt: skip
 
 
 def _mode(facts: Facts, wanted: Wanted, place: Place) -> Mode:
     several = len(facts.models) > 1
-    if not place.spawns and facts.variant == "engine" and (several or wanted.mode == "orchestrator"):
+    if facts.stated is not None and wanted.mode not in (None, facts.stated.mode):
+        raise UsageError(
+            f"--mode {wanted.mode}, and {facts.repository} was rendered for serving.mode: {facts.stated.mode}",
+            hint=f"leave --mode out, or set serving.mode: {wanted.mode} and render again",
+        )
+    stated = facts.stated.mode if facts.stated else None
+    if not place.spawns and facts.variant == "engine" and (several or "orchestrator" in (wanted.mode, stated)):
         raise UsageError(f"orchestrator mode spawns its workers, which --with {place.name} does not do well", hint="serve each model by itself, in leader mode")  # fmt: skip
     if wanted.mode == "orchestrator" and facts.variant != "engine":
         raise UsageError(f"--mode orchestrator is for engines; this repository is of variant {facts.variant}", hint="leave --mode out")  # fmt: skip
@@ -129,7 +136,7 @@ def _mode(facts: Facts, wanted: Wanted, place: Place) -> Mode:
             f"--mode leader serves one TensorRT-LLM model, and the repository has {', '.join(model.name for model in facts.models)}",
             hint="use --mode orchestrator, or one server for each model, with GPUs and ports of its own",
         )
-    return wanted.mode or ("orchestrator" if several and facts.variant == "engine" else "leader")
+    return wanted.mode or stated or ("orchestrator" if several and facts.variant == "engine" else "leader")
 
 
 def _world_size(facts: Facts, wanted: Wanted) -> int:
@@ -152,6 +159,20 @@ def _world_size(facts: Facts, wanted: Wanted) -> int:
             hint="leave --world-size out, or build again for as many ranks",
         )
     return read
+
+
+def _processes(facts: Facts, mode: Mode, world_size: int) -> int:
+    """Return the MPI processes of an engine's server, which the manifest of a rendered repository and the engine must agree on."""
+    if facts.stated is None:
+        return world_size if mode == "leader" else 1
+    expected = facts.stated.processes_for(world_size)
+    if facts.stated.processes != expected:
+        raise TrtbuildError(
+            f"{facts.repository} was rendered for {facts.stated.processes} process(es) in {mode} mode, "
+            f"and {world_size} GPU(s) take {expected}",
+            hint="render the repository again for this engine, with the tp_size and pp_size it was built for",
+        )
+    return expected
 
 
 def _nodes(world_size: int, count: int | None, mode: Mode, place: Place) -> int:
@@ -220,8 +241,8 @@ def _reference_command(triton: Triton, wanted: Wanted, place: Place) -> tuple[st
     return (*program, "serve", triton.repository, "--address", triton.address, *ports, *times)
 
 
-def _environment(mode: Mode, devices: Assignment, place: Place) -> dict[str, str]:
-    found = dict(FIXED)
+def _environment(facts: Facts, mode: Mode, devices: Assignment, place: Place) -> dict[str, str]:
+    found = {**FIXED, **(facts.stated.environment if facts.stated else {})}
     if mode == "orchestrator":
         found["TRTLLM_ORCHESTRATOR"] = "1"
     if devices.visible and not place.in_container:  # a container sees only its own, from 0
