@@ -12,11 +12,11 @@ from trtbuild_client import batch as batches
 from trtbuild_client import defaults
 from trtbuild_client.aio_stream import AsyncStream
 from trtbuild_client.batch import BatchResult
-from trtbuild_client.chat import ChatTemplate, Message, prompt_of
+from trtbuild_client.chat import ChatTemplate, Message, ServerTemplate, prompt_of, server_template, template_models
 from trtbuild_client.client import cancelled
 from trtbuild_client.connection import Connection, Retry, Tls, connection
 from trtbuild_client.deadlines import connect_limit_s
-from trtbuild_client.errors import ClientError, InvalidRequest
+from trtbuild_client.errors import ClientError, InvalidRequest, ModelNotFound
 from trtbuild_client.parameters import Options
 from trtbuild_client.plan import Limits, Plan, prepare
 from trtbuild_client.records import Generation
@@ -68,6 +68,7 @@ class AsyncClient:
         self._connect_s = connect_limit_s(connect_timeout_s, timeout_s)
         self._open: AsyncTransport | None = None
         self._infos: asyncio.Task[tuple[ModelInfo, ModelInfo | None]] | None = None
+        self._server_template: ServerTemplate | None = None
         self._running: dict[str, AsyncStream] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -149,15 +150,34 @@ class AsyncClient:
         self,
         messages: Sequence[Message],
         *,
-        template: ChatTemplate | None = None,
+        template: ChatTemplate | ServerTemplate | None = None,
         tensors: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generation:
         """Return the answer to a chat; see `Client.chat`."""
-        prompt = prompt_of(messages, template)
+        prompt = await self.chat_prompt(messages, template)
         return await self.generate(prompt, tensors=tensors, request_id=request_id, timeout_s=timeout_s, **options)
+
+    async def chat_prompt(
+        self, messages: Sequence[Message], template: ChatTemplate | ServerTemplate | None = None
+    ) -> str:
+        """Return the text that `chat` sends; see `Client.chat_prompt`."""
+        if template is None:
+            if self._server_template is None:
+                self._server_template = await self._ask_template()
+            template = self._server_template
+        return prompt_of(messages, template)
+
+    async def _ask_template(self) -> ServerTemplate:
+        found = []
+        for name in template_models(await self.info()):
+            try:
+                found.append(await self._transport().model_info(name))
+            except ModelNotFound:  # a model without preprocessing, such as the LLM API's
+                continue
+        return server_template(found)
 
     async def batch(
         self,

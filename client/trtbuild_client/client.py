@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild_client import defaults
 from trtbuild_client.batch import BatchResult, work_off
-from trtbuild_client.chat import ChatTemplate, Message, prompt_of
+from trtbuild_client.chat import ChatTemplate, Message, ServerTemplate, prompt_of, server_template, template_models
 from trtbuild_client.connection import Connection, Retry, Tls, connection
 from trtbuild_client.deadlines import connect_limit_s, less
-from trtbuild_client.errors import Cancelled, ClientError, InvalidRequest
+from trtbuild_client.errors import Cancelled, ClientError, InvalidRequest, ModelNotFound
 from trtbuild_client.parameters import Options
 from trtbuild_client.plan import Limits, prepare
 from trtbuild_client.records import Generation
@@ -199,17 +199,18 @@ class Client:
         self,
         messages: Sequence[Message],
         *,
-        template: ChatTemplate | None = None,
+        template: ChatTemplate | ServerTemplate | None = None,
         tensors: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generation:
-        """Return the answer to a chat; for a stream, `stream(prompt_of(messages, template))`.
+        """Return the answer to a chat; for a stream, `stream(client.chat_prompt(messages))`.
 
         Args:
             messages: each with `role` and `content`.
-            template: makes one text of them; None leaves that to a server with `serving.chat_template`, for one user message.
+            template: makes one text of them. Or what the server's own template takes: "messages", a JSON list of them
+                (`serving.chat_template: messages`), "user", the text of one user message (`true`). None asks the server.
             tensors: as in `generate`.
             request_id: as in `generate`.
             timeout_s: as in `generate`.
@@ -218,8 +219,27 @@ class Client:
         Raises:
             ClientError: see `errors`.
         """
-        prompt = prompt_of(messages, template)
+        prompt = self.chat_prompt(messages, template)
         return self.generate(prompt, tensors=tensors, request_id=request_id, timeout_s=timeout_s, **options)
+
+    def chat_prompt(self, messages: Sequence[Message], template: ChatTemplate | ServerTemplate | None = None) -> str:
+        """Return the text that `chat` sends.
+
+        Raises:
+            InvalidRequest: no template is given, and the server has none that takes such messages.
+            ConnectError, ModelNotFound, NotReady: the server cannot be asked.
+        """
+        return prompt_of(messages, self._server_template if template is None else template)
+
+    @cached_property
+    def _server_template(self) -> ServerTemplate:
+        found = []
+        for name in template_models(self.info):
+            try:
+                found.append(self._transport.model_info(name))
+            except ModelNotFound:  # a model without preprocessing, such as the LLM API's
+                continue
+        return server_template(found)
 
     def batch(
         self,

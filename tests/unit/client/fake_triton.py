@@ -51,6 +51,7 @@ class Model:
     decoupled: bool = True
     steps: tuple[str, ...] = ()
     ready: bool = True
+    parameters: dict[str, str] = field(default_factory=dict)
 
 
 class Session:
@@ -177,6 +178,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         response.config.model_transaction_policy.decoupled = model.decoupled
         for name, (_, dims, optional) in model.inputs.items():
             response.config.input.add(name=name, dims=dims, optional=optional)
+        for name, value in model.parameters.items():
+            response.config.parameters[name].string_value = value
         for step in model.steps:
             response.config.ensemble_scheduling.step.add(model_name=step)
         return response

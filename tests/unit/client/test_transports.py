@@ -309,15 +309,23 @@ def test_a_batch_never_has_more_in_flight_than_allowed(ask: Ask) -> None:
         ask().batch("x")
 
 
-def test_a_chat_is_made_text_by_a_template_or_by_the_server(ask: Ask, mock: RunningMock) -> None:
+def test_a_chat_is_made_text_by_a_template_or_by_a_server_that_is_said_to_have_one(ask: Ask, mock: RunningMock) -> None:
     def template(messages: Any) -> str:
         return "".join(f"<{each['role']}>{each['content']}" for each in messages) + "<assistant>[mock tokens=2]"
 
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     assert ask().chat(messages, template=template, max_tokens=9).text == expected(2)
-    assert ask().chat([{"role": "user", "content": "[mock tokens=3] Hi"}], max_tokens=9).text == expected(3)
-    with pytest.raises(InvalidRequest, match="2 messages \\(system, user\\) need a chat template"):
-        ask().chat(messages)
+    user = [{"role": "user", "content": "[mock tokens=3] Hi"}]
+    assert ask().chat(user, template="user", max_tokens=9).text == expected(3)
+    assert ask().chat(user, template="messages", max_tokens=9).text == expected(3)
+    with pytest.raises(InvalidRequest, match="1 message\\(s\\) \\(user\\), and nothing says that the server applies"):
+        ask().chat(user)
+    with pytest.raises(
+        InvalidRequest, match="2 message\\(s\\) \\(system, user\\), and the server's chat template takes"
+    ):
+        ask().chat(messages, template="user")
+    with pytest.raises(InvalidRequest, match="one of 'messages', 'user', 'none'"):
+        ask().chat(messages, template="mine")
     for wrong in ("hi", [], [{"role": "user"}], ["hi"], [{"role": "user", "content": None}]):
         with pytest.raises(InvalidRequest):
             ask().chat(wrong)

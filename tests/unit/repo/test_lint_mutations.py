@@ -186,6 +186,7 @@ ENGINE_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "no end of an answer": (write("checkpoint/tokenizer/tokenizer_config.json", "{}"), {"tokenizer"}),
     "no chat template where one is used": (parameter("chat_template", "true", "preprocessing"), {"tokenizer"}),
+    "no chat template for messages": (parameter("chat_template", "messages", "preprocessing"), {"tokenizer"}),
     "a tokenizer with code": (
         write("checkpoint/tokenizer/tokenizer_config.json", '{"eos_token": "e", "auto_map": {"AutoTokenizer": "t.T"}}'),
         {"remote-code"},

@@ -101,6 +101,14 @@ class TestContent:
         assert written["system_prompt"] == text
         assert json.loads(written["stop_words"]) == [text]
 
+    @pytest.mark.parametrize(("value", "written"), [(True, "true"), (False, "false"), ("messages", "messages")])
+    def test_every_kind_of_chat_template_can_be_rendered(
+        self, context: Context, tmp_path: Path, value: Any, written: str
+    ) -> None:
+        (Path(context().checkpoint_dir) / "tokenizer" / "chat_template.jinja").write_text("x")
+        repository = render(context(serving={"chat_template": value}), tmp_path / "out").path
+        assert parameters(repository, "preprocessing")["chat_template"] == written
+
     def test_the_same_values_give_the_same_files(self, context: Context, templates: Path, tmp_path: Path) -> None:
         first = render(context(), tmp_path / "one", templates=templates)
         second = render(context(), tmp_path / "two", templates=templates)

@@ -121,10 +121,10 @@ def _tensor(grpc: Any, name: str, value: Any) -> Any:
     return tensor
 
 
-def render_scripted(folder: Path, **sections: Any) -> tuple[Path, Path]:
+def render_scripted(folder: Path, *, tokenizer_config: Any = None, **sections: Any) -> tuple[Path, Path]:
     """Render a repository around the scripted core; return it and the file of the core's log."""
     checkpoint = folder / "checkpoint"
-    tiny_tokenizers.save(tiny_tokenizers.byte_level(), checkpoint / "tokenizer")
+    tiny_tokenizers.save(tiny_tokenizers.byte_level(), checkpoint / "tokenizer", **(tokenizer_config or {}))
     (checkpoint / "config.json").write_text(
         '{"architecture": "scripted", "vocab_size": 260, "max_position_embeddings": 512}'
     )

@@ -23,8 +23,10 @@ PYTHON_PARAMETERS: dict[str, tuple[str, ...]] = {
     "tensorrt_llm_bls": ("accumulate_tokens", "tensorrt_llm_model_name", "tensorrt_llm_draft_model_name", "multimodal_encoders_name",
                          "exclude_input_in_output", "stop_words", "cancellation_check_period_ms"),
 }  # fmt: skip
-#: Parameters of those models that are true or false.
-PYTHON_FLAGS = frozenset(["add_special_tokens", "skip_special_tokens", "accumulate_tokens", "chat_template"])
+#: Flags of Python models -> what they take besides true and false.
+PYTHON_FLAGS: dict[str, tuple[str, ...]] = {
+    "add_special_tokens": (), "skip_special_tokens": (), "accumulate_tokens": (), "chat_template": ("messages",),
+}  # fmt: skip
 #: Models that do not load without a folder of a tokenizer.
 NEEDS_TOKENIZER = frozenset(["preprocessing", "postprocessing"])
 #: Parameters that must all be there when decoding_mode is lookahead.
@@ -186,7 +188,7 @@ def value(repository: Repository) -> Iterator[Problem]:
             parameter = find_parameter(key) if is_core else None
             problem = wrong(parameter, text) if parameter is not None else ""
             is_flag = model.folder in PYTHON_PARAMETERS and model.config.backend == "python" and key in PYTHON_FLAGS
-            if is_flag and text.lower() not in FLAGS:
+            if is_flag and text.lower() not in (*FLAGS, *PYTHON_FLAGS[key]):
                 problem = "is no boolean; the model warns and takes true"
             if problem:
                 yield Problem(

@@ -60,7 +60,8 @@ def tokenizer(repository: Repository) -> Iterator[Problem]:
         if model is None or model.config is None:
             continue
         folder = _absolute(repository, model.values.get("tokenizer_dir", ""))
-        chat = BOOLEANS.get(model.values.get("chat_template", ""), False)
+        asked = model.values.get("chat_template", "")
+        chat = asked == "messages" or BOOLEANS.get(asked, False)
         if folder is None or not folder.is_dir() or (folder, chat) in seen or (folder, True) in seen:
             continue
         seen.add((folder, chat))
