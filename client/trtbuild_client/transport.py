@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtbuild_client import grpc_wire
 from trtbuild_client.connection import Connection
-from trtbuild_client.errors import ClientError, ModelNotFound, NotReady
+from trtbuild_client.errors import ClientError, InvalidRequest, ModelNotFound, NotReady
 from trtbuild_client.wire import Call, ModelInfo, Reply, WireRequest
 
 #: How long the server may take to close a stream after its last response, before the client does.
@@ -75,10 +75,16 @@ class GrpcTransport:
         response, even where it marks none as final.
         """
         message = grpc_wire.message(request, self._connection)
-        if info.is_decoupled:
-            call = self._stub.ModelStreamInfer(iter([message]), timeout=request.timeout_s, metadata=self._metadata)
-        else:
-            call = self._stub.ModelInfer.future(message, timeout=request.timeout_s, metadata=self._metadata)
+        options = {"timeout": request.timeout_s, "metadata": self._metadata}
+        try:
+            if info.is_decoupled:
+                call = self._stub.ModelStreamInfer(iter([message]), **options)
+            else:
+                call = self._stub.ModelInfer.future(message, **options)
+        except ValueError as error:  # what grpc says of a channel that another thread has closed meanwhile
+            raise InvalidRequest(
+                f"request {request.request_id} cannot be sent: {error}", hint="The client was closed."
+            ) from error
         return _GrpcCall(call, self.address, request, is_stream=info.is_decoupled)
 
     def _ask(self, method: str, message: Any, model: str) -> Any:

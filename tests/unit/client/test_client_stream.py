@@ -435,3 +435,13 @@ def test_an_address_must_be_host_and_port(url: str) -> None:
 def test_a_timeout_must_be_a_number_of_seconds_above_zero(timeout: Any) -> None:
     with pytest.raises(InvalidRequest, match="timeout_s"):
         Client(timeout_s=timeout)
+
+
+def test_a_request_that_begins_while_another_thread_closes_the_client_is_the_clients_error(
+    triton: FakeTriton, connect: Callable[..., Client]
+) -> None:
+    client = connect()
+    _ = client.info
+    client._transport.close()  # what `close` does between the look at the flag and the request
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
+        client.generate("x")
