@@ -49,14 +49,16 @@ class Recipe:
             weight is divided by it before it is rounded. Equal for all linears of a scale group (for experts: of all experts of the layer).
         weight_scale: [out, in / group_size] or [out] float32, real = code * scale; None: amax / largest code of the divided weight.
         codes: [out, in] int8, already rounded; None: the nearest code.
+        input_amax: [1] float32, range of the smoothed input; None: that of the observed input times the multiplier.
     """
 
     pre_quant_scale: NDArray[Any] | None = None
     weight_scale: NDArray[Any] | None = None
     codes: NDArray[Any] | None = None
+    input_amax: NDArray[Any] | None = None
 
 
-_FIELDS = ("pre_quant_scale", "weight_scale", "codes")
+_FIELDS = ("pre_quant_scale", "weight_scale", "codes", "input_amax")
 
 
 class RecipeBook(Protocol):

@@ -262,7 +262,8 @@ def test_the_range_of_a_smoothed_input_is_that_of_what_is_multiplied(make_model:
     with torch.no_grad():
         model(torch.tensor([[5, 6, 7, 8]]))
     factor = read_safetensors(file_of(tmp_path / "work", 1))[f"{name}.pre_quant_scale"]
-    assert stats.input_amax[name] == pytest.approx(float((seen["x"].numpy() * factor).__abs__().max()), rel=1e-5)
+    # Multiplier and range are values of float16, the dtype that is written.
+    assert stats.input_amax[name] == pytest.approx(float((seen["x"].numpy() * factor).__abs__().max()), rel=2**-10)
 
 
 def test_an_activation_that_is_not_finite_is_named(make_model: Make, tmp_path: Path) -> None:

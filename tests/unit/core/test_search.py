@@ -86,12 +86,9 @@ def test_recipes_have_the_agreed_form(kind: str, dtype: str) -> None:
             factor = torch.from_numpy(recipe.pre_quant_scale)
             assert torch.equal(factor.to(torch_dtype).float(), factor)
             assert np.array_equal(factor, recipes["linear0"].pre_quant_scale)
-        if kind == "smooth":
-            assert recipe.weight_scale is None
-            continue
         assert recipe.weight_scale is not None
         assert recipe.weight_scale.dtype == np.float32
-        assert recipe.weight_scale.shape == (len(linear.weight), 4)
+        assert recipe.weight_scale.shape == (len(linear.weight), *(() if kind == "smooth" else (4,)))
         assert recipe.weight_scale.min() > 0
     codes = recipes["linear0"].codes
     assert (codes is None) == (kind != "gptq")
@@ -158,6 +155,25 @@ def test_moments_are_those_of_all_tokens(seed: int, block: int, tokens: int) -> 
     difference = torch.randn(5, 32, generator=generator)
     if block == 32:
         assert moments.error(difference) == pytest.approx(float((difference @ inputs.T).square().sum()), rel=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("F16", 11), ("BF16", 8), ("F32", 21)])
+def test_smoothed_scales_are_of_ranges_in_the_models_dtype(dtype: str, digits: int) -> None:
+    weights, inputs, linears = make(8)
+    weights[1][2] = 0
+    for alpha in (0.5, 1.0):
+        recipes = run("smooth", linears, dtype, alpha=alpha)
+        amax, largest = inputs.abs().amax(0).double(), torch.cat(weights).abs().amax(0).double()
+        exact = largest ** (1 - alpha) / amax**alpha
+        for linear, weight in zip(linears, weights, strict=True):
+            recipe = recipes[linear.module]
+            scale, seen = torch.from_numpy(recipe.weight_scale), torch.from_numpy(recipe.input_amax)
+            ranges = (weight / exact).abs().amax(1)
+            torch.testing.assert_close(scale.double() * 127, ranges.where(ranges > 0, 127.0), rtol=2.0**-digits, atol=0)
+            torch.testing.assert_close(seen.double(), (amax * exact).amax()[None], rtol=2.0 ** (1 - digits), atol=0)
+            rounded, factor = quantized_weight(weight, recipe), torch.from_numpy(recipe.pre_quant_scale)
+            limit = scale[:, None] * factor / 2
+            assert bool(((rounded - weight).abs() <= limit * (1 + 1e-4)).all())
 
 
 def test_clipping_takes_the_best_of_its_ratios() -> None:

@@ -230,6 +230,8 @@ def _range_of(moments: InputMoments, recipe: Recipe | None) -> float:
     """Return the range of a linear's inputs as it multiplies with them: smoothed, if they are to be."""
     if recipe is None or recipe.pre_quant_scale is None:
         return float(moments.amax.max())
+    if recipe.input_amax is not None:
+        return float(recipe.input_amax[0])
     factor = import_torch().from_numpy(recipe.pre_quant_scale).to(moments.amax.device)
     return float((moments.amax * factor).max())
 

@@ -22,7 +22,7 @@ def quantized_weight(weight: Tensor, recipe: Recipe, *, is_per_tensor: bool = Fa
 
     Args:
         weight: [out, in] float32, original.
-        recipe: of 4-bit groups when it has scales, else of 8 bits (code = rint(W' / scale), scale = amax / 127).
+        recipe: of 4-bit groups when its scales are [out, groups], else of 8 bits (code = rint(W' / scale), scale = amax / 127 unless given).
         is_per_tensor: amax is that of the whole weight instead of an output channel's.
 
     Returns:
@@ -31,10 +31,13 @@ def quantized_weight(weight: Tensor, recipe: Recipe, *, is_per_tensor: bool = Fa
     device = weight.device
     factor = torch.ones(1, device=device) if recipe.pre_quant_scale is None else _tensor(recipe.pre_quant_scale, device)
     divided = weight / factor
-    if recipe.weight_scale is None:
-        amax = divided.abs().amax(1, keepdim=True)
-        scales = (amax.amax() if is_per_tensor else amax) / _INT8_LIMIT
-        scales = torch.where(scales > 0, scales, 1.0)
+    if recipe.weight_scale is None or recipe.weight_scale.ndim == 1:
+        if recipe.weight_scale is None:
+            amax = divided.abs().amax(1, keepdim=True)
+            scales = (amax.amax() if is_per_tensor else amax) / _INT8_LIMIT
+            scales = torch.where(scales > 0, scales, 1.0)
+        else:
+            scales = _tensor(recipe.weight_scale, device)[:, None]
         return (divided / scales).round_().clamp_(-_INT8_LIMIT - 1, _INT8_LIMIT).mul_(scales).mul_(factor)
     scales = _tensor(recipe.weight_scale, device)
     codes = encode(divided, scales) if recipe.codes is None else _tensor(recipe.codes, device).float()

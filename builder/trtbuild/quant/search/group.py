@@ -70,8 +70,18 @@ class ScaleGroup:
 
     def factor(self, values: Tensor) -> Tensor:
         """Return a smoothing factor as it will be stored: finite, within limits, a value of the model's dtype; [in] float32."""
-        finite = torch.nan_to_num(values.float(), nan=1.0, posinf=LARGEST_FACTOR, neginf=SMALLEST_FACTOR)
-        return finite.clamp(SMALLEST_FACTOR, LARGEST_FACTOR).to(_DTYPES[self.dtype]).float()
+        return self.rounded(limited(values))
+
+    def rounded(self, values: Tensor) -> Tensor:
+        """Return the nearest values of the model's dtype, as float32; what is beyond its range stays as it is."""
+        nearest = values.to(_DTYPES[self.dtype]).float()
+        return torch.where(nearest.isfinite(), nearest, values)
+
+
+def limited(values: Tensor) -> Tensor:
+    """Return a smoothing factor that is finite and within limits, float32."""
+    finite = torch.nan_to_num(values.float(), nan=1.0, posinf=LARGEST_FACTOR, neginf=SMALLEST_FACTOR)
+    return finite.clamp(SMALLEST_FACTOR, LARGEST_FACTOR)
 
 
 def to_numpy(values: Tensor) -> NDArray[Any]:
