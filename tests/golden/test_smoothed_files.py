@@ -23,7 +23,7 @@ from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conver
 from trtbuild.convert.unified import UnifiedSink
 from trtbuild.parallel import Parallel
 from trtbuild.quant.codecs.int4 import unpack_rows
-from trtbuild.quant.recipes import Recipe, Recipes, write_layer
+from trtbuild.quant.recipes import Recipe, Recipes, write_recipes
 from trtbuild.source import SourceCheckpoint
 from trtbuild.unified_layout import UnifiedLayout
 
@@ -73,7 +73,7 @@ def their_recipes(plan: ConversionPlan, tensors: dict[str, np.ndarray], folder: 
             )
             row += rows
     for layer, recipes in by_layer.items():
-        write_layer(folder, layer, recipes)
+        write_recipes(folder, layer, recipes.items())
     return Recipes.open(folder)
 
 
@@ -158,7 +158,7 @@ def test_multipliers_are_folded_into_norms_as_it_does(family: str, tmp_path: Pat
             multiplier.astype(np.float32), theirs[f"{weight.part.module}.weight_scale"]
         )
     for layer, recipes in by_layer.items():
-        write_layer(tmp_path / "recipes", layer, recipes)
+        write_recipes(tmp_path / "recipes", layer, recipes.items())
     (tmp_path / "out").mkdir()
     knowledge = Knowledge(plan, None, Recipes.open(tmp_path / "recipes"))
     with UnifiedSink(knowledge, unified, tmp_path / "out") as sink:

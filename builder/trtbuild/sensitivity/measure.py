@@ -61,8 +61,8 @@ def measure(
             )
 
         inputs = carried(0)
-        for number, row in enumerate(samples.rows):
-            inputs.put(number, model.embed(row))
+        for number, hidden in enumerate(model.embed(samples.rows)):
+            inputs.put(number, hidden)
         for layer in range(model.num_layers):
             outputs = carried(layer + 1)
             found += _measure_layer(plan, model, layer, schemes, inputs, outputs, memory_bytes, advance)

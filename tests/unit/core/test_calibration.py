@@ -18,7 +18,6 @@ from trtbuild.parallel import Parallel
 from trtbuild.quant.calibrate.forward import calibrate
 from trtbuild.quant.calibrate.samples import Samples, load_samples
 from trtbuild.quant.calibrate.texts import TEXTS
-from trtbuild.quant.recipes import file_of
 from trtbuild.quant.stats import CalibrationStats
 from trtbuild.source import SourceCheckpoint
 
@@ -261,7 +260,9 @@ def test_the_range_of_a_smoothed_input_is_that_of_what_is_multiplied(make_model:
     model.get_submodule(name).register_forward_pre_hook(lambda _m, args: seen.__setitem__("x", args[0][0].detach()))
     with torch.no_grad():
         model(torch.tensor([[5, 6, 7, 8]]))
-    factor = read_safetensors(file_of(tmp_path / "work", 1))[f"{name}.pre_quant_scale"]
+    factor = read_safetensors(next((tmp_path / "work").glob(f"recipes-layer-00001-{name}.*")))[
+        f"{name}.pre_quant_scale"
+    ]
     # Multiplier and range are values of float16, the dtype that is written.
     assert stats.input_amax[name] == pytest.approx(float((seen["x"].numpy() * factor).__abs__().max()), rel=2**-10)
 

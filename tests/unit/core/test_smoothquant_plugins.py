@@ -21,7 +21,7 @@ from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.convert.verify import compare_with_source
 from trtbuild.errors import TrtbuildError
 from trtbuild.names import SMOOTHQUANT_MODES
-from trtbuild.quant.recipes import Recipe, Recipes, SearchSettings, write_layer
+from trtbuild.quant.recipes import Recipe, Recipes, SearchSettings, write_recipes
 from trtbuild.quant.search.group import Linear, ScaleGroup
 from trtbuild.quant.search.moments import InputMoments
 from trtbuild.quant.search.smooth import search
@@ -83,7 +83,7 @@ def written(model: Path, mode: str, folder: Path) -> dict[str, np.ndarray]:
     (folder / "recipes").mkdir(parents=True)
     recipes = dict.fromkeys(modules, Recipe(1 / DIVISOR))
     recipes["model.layers.0.self_attn.o_proj"] = Recipe(1 / np.tile(DIVISOR, 2))
-    write_layer(folder / "recipes", 0, recipes)
+    write_recipes(folder / "recipes", 0, recipes.items())
     stats = CalibrationStats(dict.fromkeys(modules, AMAX), (1.0,), (1.0,), 1, 1, "")
     (folder / "out").mkdir()
     execute(plan, folder / "out", stats=stats, recipes=Recipes.open(folder / "recipes"), advance=lambda _: None)
@@ -173,7 +173,7 @@ def test_a_damaged_norm_is_found_by_what_it_feeds(part: str, tmp_path: Path) -> 
             divisors.setdefault(slot.layer, {})[slot.parts[0].module] = recipe
     (tmp_path / "recipes").mkdir()
     for layer, recipes in divisors.items():
-        write_layer(tmp_path / "recipes", layer, recipes)
+        write_recipes(tmp_path / "recipes", layer, recipes.items())
     out = tmp_path / "out"
     out.mkdir()
     execute(plan, out, stats=None, recipes=Recipes.open(tmp_path / "recipes"), advance=lambda _: None)
@@ -201,9 +201,9 @@ def group_of(weight: list[list[float]], inputs: list[list[float]], *, dtype: str
 
 def test_the_divisor_of_a_channel_is_that_of_its_ranges_in_bfloat16() -> None:
     """By hand: inputs up to 16 and weights up to 4 give 16^0.5 / 4^0.5 = 2; a channel that is silent is left alone."""
-    (recipe,) = search(
+    ((_, recipe),) = search(
         group_of([[4.0, 1.0, 3.0], [-1.0, 1.0, 3.0]], [[-16.0, 0.0, 2.0], [1.0, 0.0, 1.0]], dtype="BF16")
-    ).values()
+    )
     assert recipe.pre_quant_scale is not None
     assert recipe.pre_quant_scale[:2].tolist() == [0.5, 1.0]
     divisor = 1 / recipe.pre_quant_scale[2]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trtbuild.quant.recipes import SearchSettings
+from trtbuild.quant.search.rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,12 +29,12 @@ class Linear:
 
     Attributes:
         module: its Hugging Face name.
-        weight: [out, in] float32, rows in the order of the source.
+        weight: [out, in], rows in the order of the source; a float32 tensor will do.
         inputs: of its inputs; linears with one input share the object.
     """
 
     module: str
-    weight: Tensor
+    weight: Rows
     inputs: InputMoments
 
 

@@ -10,6 +10,8 @@ recipe.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,34 +19,37 @@ from torch import Tensor
 from trtbuild.quant.codecs.int8 import LARGEST
 from trtbuild.quant.recipes import Recipe
 from trtbuild.quant.search.group import Linear, ScaleGroup, limited, to_numpy
+from trtbuild.quant.search.rows import row_blocks
 
 #: Channels whose inputs stay below are left alone, as by ModelOpt (modelopt/torch/quantization/model_calib.py).
 _SILENT = 2.0**-31
 
 
-def search(group: ScaleGroup) -> dict[str, Recipe]:
-    """Return one factor for all linears of a group; the largest weight of a channel is that of all linears."""
+def search(group: ScaleGroup) -> Iterator[tuple[str, Recipe]]:
+    """Yield one factor for all linears of a group; the largest weight of a channel is that of all linears."""
     alpha, inputs = group.settings.alpha, group.input_amax
-    weights = torch.stack([linear.weight.abs().amax(0) for linear in group.linears]).amax(0)
+    weights = torch.stack([_largest(linear) for linear in group.linears]).amax(0)
     heard = inputs > _SILENT
     if group.settings.is_divisor:
         factors = group.factor(torch.where(heard, inputs**alpha / weights ** (1 - alpha), 1.0)).reciprocal()
-        return dict.fromkeys((linear.module for linear in group.linears), Recipe(pre_quant_scale=to_numpy(factors)))
+        yield from ((linear.module, Recipe(pre_quant_scale=to_numpy(factors))) for linear in group.linears)
+        return
     exact = limited(torch.where(heard, weights ** (1 - alpha) / inputs**alpha, 1.0))
     stored = to_numpy(group.rounded(exact))
-    return {
-        linear.module: Recipe(
-            pre_quant_scale=stored,
-            weight_scale=to_numpy(_scales(group, linear, exact)),
-            input_amax=np.array([float(group.rounded((group.rounded(linear.inputs.amax) * exact).amax()))], np.float32),
-        )
-        for linear in group.linears
-    }
+    for linear in group.linears:
+        seen = group.rounded((group.rounded(linear.inputs.amax) * exact).amax())
+        scales = to_numpy(_scales(group, linear, exact))
+        yield linear.module, Recipe(stored, scales, input_amax=np.array([float(seen)], np.float32))
+
+
+def _largest(linear: Linear) -> Tensor:
+    """Return the largest |weight| of each input, [in] float32."""
+    return torch.stack([linear.weight[rows].abs().amax(0) for rows in row_blocks(linear.weight)]).amax(0)
 
 
 def _scales(group: ScaleGroup, linear: Linear, factor: Tensor) -> Tensor:
     """Return the scales of the rows of a smoothed weight, [out] float32; 1.0 for rows of zeros."""
     inverse = factor.reciprocal()
-    amax = torch.stack([(row * inverse).abs().amax() for row in linear.weight])
+    amax = torch.cat([(linear.weight[rows] * inverse).abs().amax(1) for rows in row_blocks(linear.weight)])
     scales = group.rounded(amax) / LARGEST
     return torch.where(scales > 0, scales, 1.0)
