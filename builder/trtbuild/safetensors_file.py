@@ -152,7 +152,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise TrtbuildError(
             f"cannot read {path}: {error.strerror}", hint="check the file and its permissions"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrtbuildError(f"{path} has a damaged safetensors header: {error}", hint="download it again") from error
     if not isinstance(header, dict):
         raise TrtbuildError(f"{path} has a damaged safetensors header: not an object", hint="download it again")

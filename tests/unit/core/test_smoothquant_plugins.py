@@ -11,6 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.conftest import GOLDENS, read_safetensors, write_safetensors
 
 from trtbuild.checkpoint import Checkpoint
@@ -21,6 +23,7 @@ from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.convert.verify import compare_with_source
 from trtbuild.errors import TrtbuildError
 from trtbuild.names import SMOOTHQUANT_MODES
+from trtbuild.quant.codecs.fp8 import scale_of
 from trtbuild.quant.recipes import Recipe, Recipes, SearchSettings, write_recipes
 from trtbuild.quant.search.group import Linear, ScaleGroup
 from trtbuild.quant.search.moments import InputMoments
@@ -209,6 +212,31 @@ def test_the_divisor_of_a_channel_is_that_of_its_ranges_in_bfloat16() -> None:
     divisor = 1 / recipe.pre_quant_scale[2]
     assert divisor == pytest.approx(np.sqrt(2 / 3), rel=2**-8)
     assert float(np.float32(divisor).astype(ml_dtypes.bfloat16)) == pytest.approx(divisor, rel=1e-7), "a bfloat16"
+
+
+@pytest.mark.parametrize("mode", STATIC)
+def test_layers_that_are_silent_get_finite_scales(mode: str, make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        for name in tensors:
+            tensors[name] *= "layers" not in name
+
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text('{"input_ids": [1, 2, 3, 4]}\n')
+    options = ("--quantization", "int8_smoothquant", "--smoothquant-mode", mode, "--calibration", ids)
+    code, _, err = cli("convert", make_model(edit=edit), "-o", tmp_path / "out", *options)
+    assert (code, "RuntimeWarning" in err) == (0, False), err
+    tensors = read_safetensors(tmp_path / "out" / "rank0.safetensors")
+    assert "transformer.layers.0.input_layernorm.scale_to_int" in tensors
+    for name, tensor in tensors.items():
+        assert np.isfinite(tensor.astype(np.float32)).all(), name
+
+
+@given(st.floats(0, 2.0**127, width=32), st.sampled_from([127.0, 448.0, 2688.0]))
+def test_a_static_scale_has_a_finite_reciprocal(amax: float, limit: float) -> None:
+    with np.errstate(all="raise", under="ignore"):
+        scale = scale_of(amax, limit)
+        assert np.isfinite(np.float32(1) / scale)
+    assert float(scale) == pytest.approx(np.float32(amax) / np.float32(limit), rel=1e-6) or amax < limit * 2**-125
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])

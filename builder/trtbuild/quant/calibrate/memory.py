@@ -12,10 +12,13 @@ from trtbuild.convert.plan import ConversionPlan
 from trtbuild.errors import UsageError
 from trtbuild.quant.calibrate.linears import LinearGroup, has_own_inputs, linear_groups
 from trtbuild.quant.search import SEARCHES
+from trtbuild.quant.search.rows import BLOCK_ELEMENTS
 
-#: Row blocks, their temporaries, activations of a row of some hundred tokens, and what the allocator keeps of them: 128 MiB hold
-#: eight row blocks of 2^22 float32 (`search/rows.py`), measured with `tests/unit/core/test_calibration_memory.py`.
-TEMPORARY_BYTES = 2**27
+#: What a search takes for each weight of a row block: the block in float32 and the temporaries of a step, eight of that size.
+_BYTES_PER_WEIGHT = 32
+#: Activations of a sample of some hundred tokens, buffers of reads, and what libraries keep: 20 MiB were measured with
+#: `tests/unit/core/test_calibration_memory.py`, at hidden sizes of thousands it is more.
+_OTHER_BYTES = 2**26
 
 
 def require_memory(plan: ConversionPlan, memory_bytes: int) -> None:
@@ -41,7 +44,7 @@ def least_memory_bytes(plan: ConversionPlan) -> tuple[int, str]:
     """Return the least budget in bytes, and the module that decides it; 0 where nothing is searched.
 
     A group whose moments do not fit beside the layer is worked on alone: in^2 float32 for its moments, the codes of one linear, and
-    temporaries must fit into what the layer took and the budget.
+    row blocks must fit into what the layer took and the budget.
     """
     least, module = 0, ""
     for layer in range(plan.dims.num_layers):
@@ -49,7 +52,7 @@ def least_memory_bytes(plan: ConversionPlan) -> tuple[int, str]:
         for group in linear_groups(plan, layer):
             if group.search is None:
                 continue
-            needed = TEMPORARY_BYTES + _beside(group, shapes, layer_bytes)
+            needed = _beside(group, shapes, layer_bytes)
             if needed > least:
                 least, module = needed, group.linears[-1].module
     return least, module
@@ -58,11 +61,12 @@ def least_memory_bytes(plan: ConversionPlan) -> tuple[int, str]:
 def _beside(group: LinearGroup, shapes: dict[str, tuple[int, int]], layer_bytes: int) -> int:
     assert group.search is not None
     rows, columns = (max(shapes[linear.module][axis] for linear in group.linears) for axis in (0, 1))
+    blocks = _OTHER_BYTES + _BYTES_PER_WEIGHT * min(rows * columns, BLOCK_ELEMENTS)
     if not SEARCHES[group.search.kind].needs_moments:
-        return 0
+        return blocks
     if has_own_inputs(group):  # small moments, which stay in memory beside the layer
-        return rows * columns + 4 * columns * group.search.group_size * len(group.linears)
-    return max(rows * columns + 4 * columns**2 - layer_bytes, 0)
+        return blocks + rows * columns + 4 * columns * group.search.group_size * len(group.linears)
+    return blocks + max(rows * columns + 4 * columns**2 - layer_bytes, 0)
 
 
 def _shapes(plan: ConversionPlan, layer: int) -> tuple[dict[str, tuple[int, int]], int]:
