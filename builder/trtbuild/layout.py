@@ -191,6 +191,12 @@ class Layout:
         coded = {scheme for scheme in used if scheme and (scheme.ranks or scheme.unified or Form()).codec}
         return len(coded) > 1 or (bool(coded) and self.scheme not in coded)
 
+    @property
+    def vocab_multiple(self) -> int:
+        """What the vocabulary is padded to a multiple of: as ModelOpt's exporter, by the form of the first linear that has codes."""
+        forms = (self.form_of(slot) for slot in self.slots)
+        return next((form.vocab_multiple for form in forms if form and form.codec), 1)
+
     def form_of(self, slot: Slot) -> Form | None:
         """Return how a slot's linear lies in the rank files, None for a tensor that no scheme applies to."""
         scheme = self.scheme_of(slot)

@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -198,11 +198,14 @@ def _replace(stage: Path, path: Path) -> None:
     _remove(old)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file (text as UTF-8) so that readers see the old or the new content, never a part of it."""
+def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
+    """Write a file (text as UTF-8, or piece by piece) so that readers see the old or the new content, never a part of it."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        if isinstance(content, str):
+            content = content.encode()
+        with partial.open("wb") as file:
+            file.writelines([content] if isinstance(content, bytes) else content)
         _sync(partial)
         partial.replace(path)
     except OSError as error:

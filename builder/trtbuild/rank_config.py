@@ -138,15 +138,7 @@ def layout_of(config: Mapping[str, Any], where: str, quant_cfg: Mapping[str, Any
     layers = (quant_cfg or {}).get("quantized_layers", {}) if quantization["quant_algo"] == MIXED else {}
     scheme = load_scheme("none") if layers else read_scheme(quantization, where)
     by_module = {name: read_scheme(entry, where) for name, entry in layers.items()}
-    multiples = [each.ranks.vocab_multiple for each in (scheme, *by_module.values()) if each.ranks]
-    layout = Layout(
-        arch,
-        dims,
-        replace(parallel, vocab_multiple=max(multiples)),
-        scheme,
-        _kv(quantization, where),
-        FROM_CONFIG[config["dtype"]],
-    )
+    layout = Layout(arch, dims, parallel, scheme, _kv(quantization, where), FROM_CONFIG[config["dtype"]])
     by_module |= dict.fromkeys(overridden(quantization), load_scheme("none"))
     patterns = {
         part.module: by_module[slot.module]
@@ -154,7 +146,8 @@ def layout_of(config: Mapping[str, Any], where: str, quant_cfg: Mapping[str, Any
         if slot.rule.quantizable and slot.module in by_module
         for part in slot.parts
     }
-    return replace(layout, overrides=tuple(patterns.items()))
+    layout = replace(layout, overrides=tuple(patterns.items()))
+    return replace(layout, parallel=replace(parallel, vocab_multiple=layout.vocab_multiple))
 
 
 def read_scheme(entry: Mapping[str, Any], where: str, layout: Literal["ranks", "unified"] = "ranks") -> QuantScheme:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -89,6 +90,26 @@ def num_rows(shape: tuple[int, ...]) -> int:
     return math.prod(shape[:-1]) if len(shape) > 1 else math.prod(shape)
 
 
+def encoded(arrays: Mapping[str, NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    """Yield the pieces of a file with some tensors, without a copy of them.
+
+    Args:
+        arrays: name -> contiguous float32 or int8 array; the order in the file is by width, then by name, so that all are aligned.
+    """
+    kinds = {"float32": "F32", "int8": "I8"}
+    ordered = sorted(arrays.items(), key=lambda pair: (-pair[1].itemsize, pair[0]))
+    entries, position = {}, 0
+    for name, array in ordered:
+        end = position + array.nbytes
+        entries[name] = {"dtype": kinds[array.dtype.name], "shape": list(array.shape), "data_offsets": [position, end]}
+        position = end
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    yield struct.pack("<Q", len(header)) + header
+    for _, array in ordered:
+        yield array.view("u1").data
+
+
 def refuse_lfs_pointer(path: Path) -> None:
     """Raise TrtbuildError when the file is a Git LFS pointer instead of the content it names."""
     if path.exists() and not path.is_file():
@@ -131,7 +152,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise TrtbuildError(
             f"cannot read {path}: {error.strerror}", hint="check the file and its permissions"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrtbuildError(f"{path} has a damaged safetensors header: {error}", hint="download it again") from error
     if not isinstance(header, dict):
         raise TrtbuildError(f"{path} has a damaged safetensors header: not an object", hint="download it again")

@@ -84,7 +84,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise TrtbuildError(
             f"cannot read {path}: {error.strerror}", hint="check the path and its permissions"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrtbuildError(f"{path} is not valid JSON: {error}", hint="repair or download the file again") from error
     if not isinstance(value, dict):
         raise TrtbuildError(

@@ -6,7 +6,7 @@ Knows transformers and where it keeps what a checkpoint holds; not where the ten
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import numpy as np
 import torch
@@ -16,6 +16,21 @@ from trtbuild.places import Place, place_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
+
+
+class RowArray(Protocol):
+    """Values that are read as they are asked for, along the first axis."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice, /) -> np.ndarray[Any, Any]: ...
+
+
+#: What a tensor's values come as.
+Values = Union["np.ndarray[Any, Any]", RowArray]
 
 #: A large tensor is copied in pieces of about this size.
 _CHUNK_BYTES = 1 << 24
@@ -53,7 +68,7 @@ def attention_of(config: PretrainedConfig) -> str:
     return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa and not is_capped else "eager"
 
 
-def fill(model: PreTrainedModel, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]]) -> int:
+def fill(model: PreTrainedModel, tensors: Iterable[tuple[str, Values]]) -> int:
     """Give every parameter its tensors, each exactly once; return the bytes the parameters take."""
     # Names tied to another parameter are not listed.
     return fill_parameters(type(model).__name__, dict(model.named_parameters()), tensors)
@@ -62,7 +77,7 @@ def fill(model: PreTrainedModel, tensors: Iterable[tuple[str, np.ndarray[Any, An
 def fill_parameters(
     what: str,
     parameters: Mapping[str, torch.nn.Parameter],
-    tensors: Iterable[tuple[str, np.ndarray[Any, Any]]],
+    tensors: Iterable[tuple[str, Values]],
 ) -> int:
     """Give each of some parameters its tensors, each exactly once; return the bytes they take.
 
@@ -89,7 +104,7 @@ def fill_parameters(
             )
         rows = max(1, _CHUNK_BYTES * len(array) // max(array.nbytes, 1))
         for start in range(0, len(array), rows):
-            part[start : start + rows].copy_(_to_torch(array[start : start + rows]))
+            part[start : start + rows].copy_(to_torch(array[start : start + rows]))
         taken.add(place)
         missing[place.parameter] -= part.numel()
     unfilled = sorted(name for name, count in missing.items() if count)
@@ -102,8 +117,8 @@ def fill_parameters(
     return sum(parameter.nbytes for parameter in parameters.values())
 
 
-def _to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return a copy (a mapped file's array is read-only, which torch must not alias); bfloat16 goes by its bits."""
+def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a copy of values in memory (a mapped file's array is read-only, which torch must not alias); bfloat16 goes by its bits."""
     owned = np.array(array, order="C")
     if owned.dtype.name == "bfloat16":
         return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)

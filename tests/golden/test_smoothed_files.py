@@ -1,12 +1,14 @@
 """INT4 AWQ, W4A8 and SmoothQuant against NVIDIA's exporter: names, dtypes and shapes; and, fed with its own multipliers and scales, bytes.
 
-Its search is its own, so the numbers of a whole conversion cannot be equal; `quant/search` has tests that ours is no worse.
+Its search for AWQ is its own, so the numbers of a whole conversion cannot be equal; `quant/search` has tests that ours is no worse. SmoothQuant
+has no search: multipliers and scales of a whole conversion are equal to 1e-6.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,11 @@ from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conver
 from trtbuild.convert.unified import UnifiedSink
 from trtbuild.parallel import Parallel
 from trtbuild.quant.codecs.int4 import unpack_rows
-from trtbuild.quant.recipes import Recipe, Recipes, write_layer
+from trtbuild.quant.recipes import Recipe, Recipes, write_recipes
 from trtbuild.source import SourceCheckpoint
 from trtbuild.unified_layout import UnifiedLayout
 
+Cli = Callable[..., tuple[int, str, str]]
 FAMILIES = ("llama", "qwen2", "gpt2")
 #: Golden -> what is asked for.
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -34,6 +37,9 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "int8_sq": {"quantization": "int8_smoothquant"},
 }
 UNIFIED = ("int4_awq_g64", "w4a8_awq_g64", "int8_sq")
+#: The exporter runs GPT-2's transposed layers (Conv1D) as linears, whose sums in float16 end in other last digits: of the last MLP, a few
+#: channels have other ranges, and a few rows other scales. Family -> parts of names, and what their numbers may differ by.
+OTHER_SUMS = {"gpt2": ((".1.mlp.", ".h.1.mlp."), 3e-3)}
 #: The exporter finds the multipliers of gate and up apart in rank files; ours share one, as they must in unified folders.
 OWN_MULTIPLIER = "mlp.gate"
 
@@ -67,7 +73,7 @@ def their_recipes(plan: ConversionPlan, tensors: dict[str, np.ndarray], folder: 
             )
             row += rows
     for layer, recipes in by_layer.items():
-        write_layer(folder, layer, recipes)
+        write_recipes(folder, layer, recipes.items())
     return Recipes.open(folder)
 
 
@@ -152,7 +158,7 @@ def test_multipliers_are_folded_into_norms_as_it_does(family: str, tmp_path: Pat
             multiplier.astype(np.float32), theirs[f"{weight.part.module}.weight_scale"]
         )
     for layer, recipes in by_layer.items():
-        write_layer(tmp_path / "recipes", layer, recipes)
+        write_recipes(tmp_path / "recipes", layer, recipes.items())
     (tmp_path / "out").mkdir()
     knowledge = Knowledge(plan, None, Recipes.open(tmp_path / "recipes"))
     with UnifiedSink(knowledge, unified, tmp_path / "out") as sink:
@@ -164,3 +170,48 @@ def test_multipliers_are_folded_into_norms_as_it_does(family: str, tmp_path: Pat
             assert (unpack_rows(found[name]) == unpack_rows(tensor)).mean() > 0.998, name
         else:
             assert found[name].tobytes() == tensor.tobytes(), name
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "pytorch"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_smoothquant_has_its_multipliers_and_scales(family: str, target: str, cli: Cli, tmp_path: Path) -> None:
+    """Its codes are of weights divided by a multiplier that it does not store and rounded to float16: one in a hundred differs by one."""
+    options = ("--quantization", "int8_smoothquant", "--smoothquant-alpha", "1.0", "--allow-unverified")
+    calibration = ("--calibration", GOLDENS / family / "calibration_ids.safetensors", "--calibration-dtype", "float16")
+    code, _, err = cli(
+        "convert", GOLDENS / family / "source", "-o", tmp_path / "out", "--target", target, *options, *calibration
+    )
+    assert code == 0, err
+    if target == "tensorrt":
+        expected, file = golden(family, "golden.json")["int8_sq"]["ranks"][0], "rank0.safetensors"
+    else:
+        expected, file = golden(family, "unified.json")["int8_sq"]["tensors"], "model.safetensors"
+    found = read_safetensors(tmp_path / "out" / file)
+    names, loose = OTHER_SUMS.get(family, ((), 0.0))
+    compared = 0
+    for name, entry in expected.items():
+        if "values" in entry:
+            tolerance = loose if any(part in name for part in names) else 1e-6
+            ours = found[name].astype(np.float32).reshape(-1)
+            np.testing.assert_allclose(ours, np.array(entry["values"], np.float32), rtol=tolerance, err_msg=name)
+            compared += 1
+        elif entry["dtype"] != "int8":
+            assert hashlib.sha256(found[name].tobytes()).hexdigest() == entry["sha256"], name
+    assert compared == 3 * sum(entry["dtype"] == "int8" for entry in expected.values())
+
+
+def test_smoothquant_codes_are_nearest_to_weights_divided_by_the_stored_multiplier(cli: Cli, tmp_path: Path) -> None:
+    source = GOLDENS / "llama" / "source"
+    calibration = ("--calibration", GOLDENS / "llama" / "calibration_ids.safetensors")
+    code, _, err = cli("convert", source, "-o", tmp_path / "out", "--quantization", "int8_smoothquant", *calibration)
+    assert code == 0, err
+    weights, found = (
+        read_safetensors(source / "model.safetensors"),
+        read_safetensors(tmp_path / "out" / "rank0.safetensors"),
+    )
+    for layer in range(2):
+        exact = weights[f"model.layers.{layer}.mlp.down_proj.weight"].astype(np.float64)
+        module = f"transformer.layers.{layer}.mlp.proj"
+        smoothed = exact / found[f"{module}.prequant_scaling_factor"].astype(np.float64)
+        scales = found[f"{module}.weights_scaling_factor"].astype(np.float64)[:, None]
+        assert (np.abs(found[f"{module}.weight"] * scales - smoothed) <= scales / 2 * (1 + 1e-5)).all()

@@ -22,9 +22,14 @@ from tests.conftest import read_safetensors
 
 
 def condense(folder: Path) -> dict[str, Any]:
-    """Return config.json and every tensor of every rank of one exported checkpoint."""
+    """Return config.json, quant_cfg.json if there is one, and every tensor of every rank of one exported checkpoint."""
     files = sorted(folder.glob("rank*.safetensors"), key=lambda path: int(path.stem.removeprefix("rank")))
-    return {"config": _json(folder / "config.json"), "ranks": [_entries(file, "scaling_factor") for file in files]}
+    mixed = {"quant_cfg": _json(folder / "quant_cfg.json")} if (folder / "quant_cfg.json").is_file() else {}
+    return {
+        "config": _json(folder / "config.json"),
+        **mixed,
+        "ranks": [_entries(file, "scaling_factor") for file in files],
+    }
 
 
 def condense_unified(folder: Path) -> dict[str, Any]:

@@ -75,9 +75,11 @@ def evaluate(
     from trtbuild.evaluate.page import render
     from trtbuild.evaluate.run import evaluate_folder
     from trtbuild.evaluate.tasks import TaskOptions, task_names
-    from trtbuild.output import write_atomically
+    from trtbuild.output import check_file, write_atomically
 
     accuracy = resolve_accuracy(config, given)
+    if html is not None:
+        check_file(html, force=True)
     if tasks is None and (limit is not None or include_path is not None):
         raise UsageError("--limit and --include-path are for --tasks", hint="name tasks, e.g. --tasks hellaswag")
     options = TaskOptions(task_names(tasks), limit, include_path) if tasks is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ def sensitivity(
     unknown = [name for name in names if name not in QUANTIZATIONS]
     if unknown or not names:
         raise UsageError(f"--schemes: {', '.join(unknown) or 'none'} given", hint=f"known: {', '.join(QUANTIZATIONS)}")
+    if not isfinite(bits_per_weight):
+        raise UsageError(f"--bits-per-weight {bits_per_weight} is no budget", hint="give a number, e.g. 6")
     if output is not None:
         check_file(output, force=force)
     mixture = mix(resolve(source, **given), names, bits_per_weight, memory_bytes=memory_bytes, quiet=quiet)

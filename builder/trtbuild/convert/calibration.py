@@ -44,6 +44,7 @@ def calibrate_once(
 
     Raises:
         TrtbuildError: the calibration data or the model are unusable.
+        UsageError: the memory does not suffice.
     """
     if file.is_file():
         found = read_json(file)
@@ -66,7 +67,9 @@ def _calibrate(
     quiet: bool,
 ) -> tuple[CalibrationStats, dict[str, Any]]:
     from trtbuild.quant.calibrate.forward import calibrate
+    from trtbuild.quant.calibrate.memory import require_memory
 
+    require_memory(plan, memory_bytes)
     settings = deployment.quantization.calibration
     feed = default_feed(plan.layout.schemes) if settings.feed == "auto" else settings.feed
     start = time.perf_counter()

@@ -32,6 +32,7 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
         UsageError: a linear does not fit, the scheme has no form for what is to be written, or it needs `--allow-unverified`.
     """
     _check_forms(layout, options)
+    _refuse_head(layout, options)
     _check_overrides(layout)
     _check_mixture(layout, options)
     _check_layers(layout, options)
@@ -135,6 +136,21 @@ def _check_layers(layout: Layout, options: ConversionOptions) -> None:
             f"{len(others)} linears are to be different, the first is {others[0]}",
             hint="use --smoothquant-mode per_channel, or leave out --exclude and --override",
         )
+
+
+def _refuse_head(layout: Layout, options: ConversionOptions) -> None:
+    """Raise UsageError where the head is given a scheme by name: neither loader has a form for it beside these schemes (unified 2.1)."""
+    linears = {part.module for slot in layout.slots if slot.rule.quantizable for part in slot.parts}
+    for pattern, scheme in options.overrides:
+        if (
+            fnmatchcase("lm_head", pattern)
+            and scheme != "none"
+            and not any(fnmatchcase(name, pattern) for name in linears)
+        ):
+            raise UsageError(
+                f"--override {pattern}={scheme}: the head is never quantized; it keeps the model's dtype in every scheme",
+                hint="leave the override out",
+            )
 
 
 def unmatched(layout: Layout, *, exclude: tuple[str, ...], override: tuple[str, ...]) -> list[str]:

@@ -247,7 +247,7 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     layout = (
         _keep(layout, options, opened) if opened.known and opened.known.recipes else choose_group_size(layout, options)
     )
-    vocab_multiple = max((each.ranks.vocab_multiple for each in layout.schemes if each.ranks), default=1)
+    vocab_multiple = layout.vocab_multiple
     layout = replace(layout, parallel=replace(parallel, vocab_multiple=vocab_multiple))
     if parallel.hidden_embedding and dims.vocab_size % vocab_multiple:
         raise UsageError(
@@ -372,7 +372,7 @@ def _warnings(layout: Layout, options: ConversionOptions) -> Iterator[str]:
         yield f"each of the {heads} kv heads is held by {tp_size // heads} ranks, since tp={tp_size}"
     if layout.parallel.vocab_multiple > 1 and vocab % layout.parallel.vocab_multiple:
         padded = layout.parallel.padded_vocab(vocab)
-        yield f"the vocabulary of {vocab} is padded with zero rows to {padded}, as for every AWQ model"
+        yield f"the vocabulary of {vocab} is padded with zero rows to {padded}, as NVIDIA's exporter does for AWQ models"
     elif vocab % tp_size:
         yield f"the vocabulary of {vocab} is padded with zero rows to {-(-vocab // tp_size) * tp_size}, since tp={tp_size}"
     if layout.kv_format and layout.kv_format.floor >= 1:

@@ -15,6 +15,7 @@ from typing import Any
 
 from trtbuild import __version__
 from trtbuild.dtypes import TO_CONFIG
+from trtbuild.quant.scheme import Form
 from trtbuild.rank_config import QUANT_CFG, layer_entry
 from trtbuild.safetensors_file import refuse_lfs_pointer
 from trtbuild.source import INDEX, SourceCheckpoint, read_json
@@ -37,7 +38,7 @@ def hf_quant_config(unified: UnifiedLayout) -> dict[str, Any] | None:
     kv_format, form = unified.layout.kv_format, unified.form
     if unified.quant_algo is None and kv_format is None:
         return None
-    layers = {weight.part.module: layer_entry(weight.form) for weight in unified.weights if weight.form}
+    layers = _layers(unified)
     return {
         "producer": _PRODUCER,
         "quantization": {
@@ -53,16 +54,40 @@ def quantization_config(unified: UnifiedLayout) -> dict[str, Any] | None:
     """Return `quantization_config` of config.json, None when nothing is quantized (2.2)."""
     if hf_quant_config(unified) is None:
         return None
-    description = {} if unified.layout.is_mixed else unified.form.description
-    groups = {"group_0": {**description, "targets": ["Linear"]}} if description else None
+    form, is_mixed = unified.form, unified.layout.is_mixed
+    groups = (
+        _groups(unified)
+        if is_mixed
+        else {"group_0": {**form.description, "targets": ["Linear"]}}
+        if form.is_described_alone
+        else None
+    )
     scheme = {"dynamic": False, "num_bits": 8, "type": "float"} if unified.layout.kv_format else None
     return {
         **({"config_groups": groups} if groups else {}),
+        **({"quantized_layers": _layers(unified)} if is_mixed else {}),
         "ignore": unified.exclude_modules,
         "quant_algo": unified.quant_algo,
         **({"kv_cache_scheme": scheme} if scheme else {}),
         "producer": _PRODUCER,
         "quant_method": "modelopt",
+    }
+
+
+def _layers(unified: UnifiedLayout) -> dict[str, Any]:
+    """Return the entry of every quantized linear."""
+    return {weight.part.module: layer_entry(weight.form) for weight in unified.weights if weight.form}
+
+
+def _groups(unified: UnifiedLayout) -> dict[str, Any]:
+    """Return `config_groups` of linears with several schemes: those of one scheme are a group, named one by one."""
+    modules: dict[Form, list[str]] = {}
+    for weight in unified.weights:
+        if weight.form:
+            modules.setdefault(weight.form, []).append(weight.part.module)
+    return {
+        f"group_{number}": {**(form.description or {"quant_algo": form.quant_algo}), "targets": sorted(found)}
+        for number, (form, found) in enumerate(modules.items())
     }
 
 

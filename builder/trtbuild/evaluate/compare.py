@@ -63,8 +63,8 @@ def compare(
         ]
         try:
             for embed, stream in zip((source.embed, quantized.embed), streams, strict=True):
-                for number, row in enumerate(rows):
-                    stream.put(number, embed(row))
+                for number, hidden in enumerate(embed(rows)):
+                    stream.put(number, hidden)
             layers = tuple(
                 _layer(source, quantized, index, streams, advance=advance) for index in range(source.num_layers)
             )

@@ -6,7 +6,7 @@ The only module here that knows what a checkpoint reader offers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ _ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 def checkpoint_tensors(checkpoint: Checkpoint | UnifiedCheckpoint) -> Tensors:
     """Return what yields the tensors of one layer, decoded, or (None) those outside of layers; memory: one of them at a time."""
 
-    def tensors(layer: int | None) -> Iterator[tuple[str, NDArray[Any]]]:
+    def tensors(layer: int | None) -> Generator[tuple[str, NDArray[Any]], None, None]:
         yield from _only(checkpoint, -1 if layer is None else layer).hf_tensors()
 
     return tensors
@@ -53,9 +53,9 @@ class QuantizedModel:
         self._model = LayerModel(checkpoint.hf_config(), checkpoint_tensors(checkpoint), dtype=dtype, device=device)
         self._rounding = Rounding.of(checkpoint)
 
-    def embed(self, row: tuple[int, ...]) -> Tensor:
+    def embed(self, rows: Sequence[tuple[int, ...]]) -> Iterator[Tensor]:
         """See `LayerModel.embed`."""
-        return self._model.embed(row)
+        return self._model.embed(rows)
 
     @contextmanager
     def layer(self, index: int) -> Iterator[nn.Module]:

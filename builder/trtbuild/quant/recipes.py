@@ -1,7 +1,7 @@
 """What calibration decided about single linears, beyond ranges: smoothing factors, clipped scales, codes. Kept in files, read as needed.
 
-One safetensors file per decoder layer, so that an interrupted calibration goes on with the next layer and a conversion reads no more than
-the linear it works on. Knows neither torch nor layouts.
+One safetensors file per linear, written as soon as it is known; an interrupted calibration goes on with the next layer, and a conversion
+reads no more than the rows it works on. Knows neither torch nor layouts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtbuild.safetensors_file import TensorInfo, TensorReader, read_header
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FILE, _FILES = "recipes-layer-{layer:05}.safetensors", "recipes-layer-*.safetensors"
+_FILE = "recipes-layer-{layer:05}-{module}.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,16 @@ class Recipe:
             weight is divided by it before it is rounded. Equal for all linears of a scale group (for experts: of all experts of the layer).
         weight_scale: [out, in / group_size] or [out] float32, real = code * scale; None: amax / largest code of the divided weight.
         codes: [out, in] int8, already rounded; None: the nearest code.
+        input_amax: [1] float32, range of the smoothed input; None: that of the observed input times the multiplier.
     """
 
     pre_quant_scale: NDArray[Any] | None = None
     weight_scale: NDArray[Any] | None = None
     codes: NDArray[Any] | None = None
+    input_amax: NDArray[Any] | None = None
 
 
-_FIELDS = ("pre_quant_scale", "weight_scale", "codes")
+_FIELDS = ("pre_quant_scale", "weight_scale", "codes", "input_amax")
 
 
 class RecipeBook(Protocol):
@@ -86,14 +88,14 @@ class Recipes:
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, folder: Path) -> Recipes:
-        """Open the files of a folder; none when there is no such folder.
+    def open(cls, folder: Path, layer: int | None = None) -> Recipes:
+        """Open the files of a folder, of one layer or of all; none when there is no such folder.
 
         Raises:
             TrtbuildError: a file is damaged.
         """
         found: dict[str, TensorInfo] = {}
-        for file in sorted(folder.glob(_FILES)):
+        for file in sorted(folder.glob(recipe_pattern(layer))):
             found.update(read_header(file))
         return cls(found)
 
@@ -115,29 +117,28 @@ class Recipes:
         return reader.read(info) if info else None
 
 
-def file_of(folder: Path, layer: int) -> Path:
-    """Return the file that holds the recipes of a layer."""
-    return folder / _FILE.format(layer=layer)
+def recipe_pattern(layer: int | None = None) -> str:
+    """Return what matches the names of the files that hold the recipes of a layer, or of all."""
+    return f"recipes-layer-{'*' if layer is None else f'{layer:05}'}-*.safetensors"
 
 
-def write_layer(folder: Path, layer: int, recipes: Mapping[str, Recipe]) -> None:
-    """Write the recipes of a layer, atomically.
+def write_recipes(folder: Path, layer: int, recipes: Iterable[tuple[str, Recipe]]) -> None:
+    """Write recipes of a layer, each as it comes, atomically. Memory: that of one recipe, once.
 
     Args:
         folder: where to.
         layer: its number.
-        recipes: Hugging Face module ("model.layers.0.mlp.down_proj") -> recipe.
+        recipes: Hugging Face module ("model.layers.0.mlp.down_proj") and recipe.
     """
     import numpy as np
-    from safetensors.numpy import save
 
     from trtbuild.output import write_atomically
+    from trtbuild.safetensors_file import encoded
 
-    # Strided arrays must be copied first: safetensors 0.8.0 writes wrong bytes for them.
-    arrays = {
-        f"{module}.{name}": np.ascontiguousarray(value)
-        for module, recipe in sorted(recipes.items())
-        for name in _FIELDS
-        if (value := getattr(recipe, name)) is not None
-    }
-    write_atomically(file_of(folder, layer), save(arrays))
+    for module, recipe in recipes:
+        arrays = {
+            f"{module}.{name}": np.ascontiguousarray(value)
+            for name in _FIELDS
+            if (value := getattr(recipe, name)) is not None
+        }
+        write_atomically(folder / _FILE.format(layer=layer, module=module), encoded(arrays))

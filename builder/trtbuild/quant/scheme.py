@@ -83,7 +83,8 @@ class Form:
         scales: stored beside each weight.
         config: entries of `quantization` beside the algorithm and the excluded modules.
         writes_exclusions: whether the full list of modules to leave alone is written.
-        description: `input_activations` and `weights` of `config_groups.group_0` of a unified folder; empty where ModelOpt writes none.
+        description: `input_activations` and `weights` of its group in `config_groups` of a unified folder; empty where ModelOpt knows none.
+        is_described_alone: whether `config_groups` is written when all linears are alike; with several schemes it always is.
         folds_norms: the multiplier of an input goes into the norm in front of it, where the architecture has one.
         loaded: what the loader makes of a plain weight [out, in] (float32 result), when it quantizes itself.
         unverified: why no loader is known to take it; empty for forms that a loader's source accepts.
@@ -101,6 +102,7 @@ class Form:
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     writes_exclusions: bool = False
     description: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    is_described_alone: bool = False
     folds_norms: bool = False
     loaded: Callable[[NDArray[Any]], NDArray[Any]] | None = None
     unverified: str = ""

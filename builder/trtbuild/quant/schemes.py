@@ -42,9 +42,9 @@ _RANKS_PRE_QUANT = ScaleTensor("pre_quant", "prequant_scaling_factor", MODEL_DTY
 _UNIFIED_PRE_QUANT = ScaleTensor("pre_quant", "pre_quant_scale", MODEL_DTYPE, "columns")
 
 
-def _described(num_bits: int, **more: Any) -> dict[str, Any]:
-    entry = {"dynamic": False, "num_bits": num_bits, "type": "float", **more}
-    return {"input_activations": entry, "weights": entry}
+def _numbers(num_bits: int, kind: str = "float", **more: Any) -> dict[str, Any]:
+    """Return a description of weights or inputs as in `config_groups` (modelopt/torch/export/convert_hf_config.py, 0.47.0)."""
+    return {"dynamic": False, "num_bits": num_bits, "type": kind, **more}
 
 
 def none(_options: SchemeOptions) -> QuantScheme:
@@ -62,7 +62,8 @@ def fp8(_options: SchemeOptions) -> QuantScheme:
             Fp8Codec(rounds_twice=True),
             "F8_E4M3",
             (_unified_scale("tensor"), _UNIFIED_INPUT),
-            description=_described(8),
+            description={"input_activations": _numbers(8), "weights": _numbers(8)},
+            is_described_alone=True,
             shares_range=False,
         ),
         InputFormat("fp8", E4M3_MAX),
@@ -84,7 +85,13 @@ def fp8_per_channel_per_token(_options: SchemeOptions) -> QuantScheme:
             config={"clamp_val": list(_CLAMP)},
             writes_exclusions=True,
         ),
-        Form("FP8_PER_CHANNEL_PER_TOKEN", codec, "F8_E4M3", (_unified_scale("rows"),)),
+        Form(
+            "FP8_PER_CHANNEL_PER_TOKEN",
+            codec,
+            "F8_E4M3",
+            (_unified_scale("rows"),),
+            description={"input_activations": _numbers(8), "weights": _numbers(8, strategy="channel")},
+        ),
         InputFormat("fp8_token"),
         alignment=_FP8_ALIGNMENT,
         has_experts=(False, True),
@@ -123,7 +130,15 @@ def _int4(name: str, options: SchemeOptions, search: SearchSettings | None) -> Q
             writes_exclusions=True,
             vocab_multiple=_AWQ_VOCABULARY,
         ),
-        Form("W4A16_AWQ", codec, "U8", (_unified_scale("groups"), _UNIFIED_PRE_QUANT), config=config, folds_norms=True),
+        Form(
+            "W4A16_AWQ",
+            codec,
+            "U8",
+            (_unified_scale("groups"), _UNIFIED_PRE_QUANT),
+            config=config,
+            description={"weights": _numbers(4, "int", group_size=options.group_size)},
+            folds_norms=True,
+        ),
         search=search,
         needs_multiple=max(_MIXED_ALIGNMENT, options.group_size),
         has_experts=(True, False),
@@ -166,6 +181,10 @@ def w4a8_awq(options: SchemeOptions) -> QuantScheme:
             "U8",
             (_unified_scale("groups"), _UNIFIED_SECOND, _UNIFIED_INPUT, _UNIFIED_PRE_QUANT),
             config=config,
+            description={
+                "input_activations": _numbers(8, group_size=options.group_size),
+                "weights": _numbers(4, group_size=options.group_size),
+            },
             folds_norms=True,
         ),
         InputFormat("fp8", E4M3_MAX),
@@ -210,7 +229,11 @@ def nvfp4(_options: SchemeOptions) -> QuantScheme:
             "U8",
             (_unified_scale("groups", "F8_E4M3"), _UNIFIED_SECOND, _UNIFIED_INPUT),
             config=config,
-            description=_described(4, group_size=GROUP),
+            description={
+                "input_activations": _numbers(4, group_size=GROUP),
+                "weights": _numbers(4, group_size=GROUP),
+            },
+            is_described_alone=True,
         ),
         InputFormat("nvfp4", LIMIT),
         has_experts=(False, True),

@@ -29,6 +29,12 @@ _UNIFIED = (
     ScaleTensor("pre_quant", "pre_quant_scale", MODEL_DTYPE, "columns"),
 )
 
+#: As in `config_groups` (modelopt/torch/export/convert_hf_config.py, 0.47.0).
+_DESCRIPTION = {
+    "input_activations": {"dynamic": False, "num_bits": 8, "type": "int"},
+    "weights": {"dynamic": False, "num_bits": 8, "type": "int", "strategy": "channel"},
+}
+
 #: The kernel's result is accumulator x act_scale x per_channel_scale, so it reads the product alone. NVIDIA's converter stores output range
 #: / 127 and the rest; here each is the scale that its name says, which divides nothing and multiplies nothing.
 _ROWS = ScaleTensor("weight", "per_channel_scale", "F32", "rows", is_row=True)
@@ -63,7 +69,7 @@ def int8_smoothquant(options: SchemeOptions) -> QuantScheme:
     return QuantScheme(
         "int8_smoothquant",
         Form(algo, codec, "I8", _RANKS, writes_exclusions=True),
-        Form(algo, codec, "I8", _UNIFIED, unverified=_UNVERIFIED),
+        Form(algo, codec, "I8", _UNIFIED, description=_DESCRIPTION, unverified=_UNVERIFIED),
         _STATIC,
         SearchSettings("smooth", alpha=options.smoothquant_alpha),
         alignment=_ALIGNMENT,

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
+from trtbuild.convert.execute import digest_source
 from trtbuild.convert.plan import ConversionPlan
+from trtbuild.errors import TrtbuildError
 from trtbuild.layout import Layout, Slot
 from trtbuild.quant.calibrate.linears import LinearGroup, linear_groups
 from trtbuild.quant.calibrate.observe import moments_bytes, watch
@@ -61,8 +64,8 @@ def measure(
             )
 
         inputs = carried(0)
-        for number, row in enumerate(samples.rows):
-            inputs.put(number, model.embed(row))
+        for number, hidden in enumerate(model.embed(samples.rows)):
+            inputs.put(number, hidden)
         for layer in range(model.num_layers):
             outputs = carried(layer + 1)
             found += _measure_layer(plan, model, layer, schemes, inputs, outputs, memory_bytes, advance)
@@ -127,6 +130,12 @@ def _group(
         energy += moments[linear.module].error(weight)
         for scheme in schemes:
             errors[scheme.name] += moments[linear.module].error(_rounded(weight, scheme) - weight)
+    if not all(map(isfinite, (energy, *errors.values()))):
+        digest_source(plan, plan.layout.parts, advance=lambda _: None)  # names a damaged tensor
+        raise TrtbuildError(
+            f"the outputs of {group.linears[0].module} are not finite numbers in float32",
+            hint="look at the model's weights, or calibrate on other samples",
+        )
     bits = {scheme.name: 8 * _stored_bytes(plan.layout, slots, scheme) / weights for scheme in schemes}
     relative = {name: error / energy if energy > 0 else 0.0 for name, error in errors.items()}
     return Group(layer, tuple(linear.module for linear in group.linears), weights, bits, relative)

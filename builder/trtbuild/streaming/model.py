@@ -7,23 +7,20 @@ arguments that depend on a layer's type are therefore transformers' own, for eve
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.places import place_of
-from trtbuild.torch_model import empty_model, fill_parameters
-
-if TYPE_CHECKING:
-    import numpy as np
+from trtbuild.torch_model import Values, empty_model, fill_parameters, to_torch
 
 #: Yields (Hugging Face name, values): of a decoder layer, or for None of everything outside of layers.
-Tensors = Callable[[int | None], Iterator[tuple[str, "np.ndarray[Any, Any]"]]]
+Tensors = Callable[[int | None], Generator[tuple[str, Values], None, None]]
 #: Number of the option in malloc.h, and from which size on blocks are returned.
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 1 << 20
 #: What the families call the norm after the last layer.
@@ -38,8 +35,8 @@ def compute_device() -> str:
 class LayerModel:
     """A transformers causal LM of which one decoder layer is in memory at a time.
 
-    Memory: the largest decoder layer in `dtype`, or one vocabulary matrix (while `embed` or `logits` is used), besides norms, position
-    matrices and one tensor that is being read.
+    Memory: the largest decoder layer in `dtype`, or the head (while `logits` is used), besides norms, position matrices, the embeddings of
+    one row of tokens, and what `tensors` yields at a time.
     """
 
     def __init__(self, config: Mapping[str, Any], tensors: Tensors, *, dtype: str, device: str = "cpu") -> None:
@@ -70,7 +67,11 @@ class LayerModel:
             target[key] = parameter
         _drop(parameters)
         self._model.to(self.device)
-        self._vocabularies = self._vocabulary_names()
+        names = {id(parameter): name for name, parameter in self._outside.items()}
+        embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
+        embedding.padding_idx = None  # is only checked against the number of rows, of which few are there
+        self._embedding = names[id(embedding.weight)]
+        self._head = {names[id(parameter)] for parameter in head.parameters()}
         self._loaded: set[str] = set()
         self._stands: list[_Stand] = [_Stand() for _ in layers]
         setattr(base, name, nn.ModuleList(self._stands))
@@ -87,18 +88,34 @@ class LayerModel:
         """Return the name of a decoder layer in the model, "model.layers.0"."""
         return f"{self._prefix}{index}"
 
-    def embed(self, row: Sequence[int]) -> Tensor:
-        """Return the input of layer 0: [1, tokens, hidden]. Loads the embedding, and drops the head."""
-        self._need("embedding")
-        return self._run(0, lambda hidden, *_, **__: hidden, input_ids=torch.tensor([list(row)], device=self.device))
+    def embed(self, rows: Iterable[Sequence[int]]) -> Iterator[Tensor]:
+        """Yield the input of layer 0 for each row of token ids, [1, tokens, hidden]. Drops the head.
+
+        Of the embedding, no more than the rows of the tokens that occur is in memory: the model sees their places in that small table.
+        """
+        self._need_head(False)
+        with closing(self._tensors(None)) as tensors:
+            table = next((values for name, values in tensors if place_of(name).parameter == self._embedding), None)
+            if table is None:
+                raise TrtbuildError(
+                    f"the checkpoint has no tensor for {self._embedding}", hint="convert the model again"
+                )
+            parameter = self._outside[self._embedding]
+            for row in rows:
+                places = {token: place for place, token in enumerate(sorted(set(row)))}
+                values = torch.cat([to_torch(table[token : token + 1]) for token in places])
+                parameter.data = values.to(self.device, self.dtype)
+                ids = torch.tensor([[places[token] for token in row]], device=self.device)
+                yield self._run(0, lambda hidden, *_, **__: hidden, input_ids=ids)
+                _drop({self._embedding: parameter})
 
     @contextmanager
     def layer(self, index: int) -> Iterator[nn.Module]:
-        """Fill a decoder layer with its weights, and give its memory back in the end. Drops embedding and head on entry.
+        """Fill a decoder layer with its weights, and give its memory back in the end. Drops the head on entry.
 
         The module may be hooked, and its weights changed, as long as it is filled.
         """
-        self._need(None)
+        self._need_head(False)
         parameters = self._of_layer[index]
         try:
             self._fill(parameters, self._tensors(index), type(self._layers[index]).__name__)
@@ -123,7 +140,7 @@ class LayerModel:
         return self._run(index, job, inputs_embeds=hidden, use_cache=cache is not None, **kept)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return final norm, head and the family's caps and factors of the last layer's output. Loads the head, drops the embedding.
+        """Return final norm, head and the family's caps and factors of the last layer's output. Loads the head.
 
         Args:
             hidden: [1, tokens, hidden], all tokens of a row or some of them: tokens do not depend on one another here.
@@ -131,7 +148,7 @@ class LayerModel:
         Returns:
             [tokens, vocab] float32.
         """
-        self._need("head")
+        self._need_head(True)
         with torch.no_grad():
             answer = _Answer(self._norm(hidden))
             forward, self._base.forward = self._base.forward, lambda *_, **__: answer
@@ -153,24 +170,13 @@ class LayerModel:
             self._stands[index].job = None
         raise AssertionError("the model never came to its layer")
 
-    def _vocabulary_names(self) -> dict[str, set[str]]:
-        """Return which parameters outside of layers only the embedding and only the head need."""
-        names = {id(parameter): name for name, parameter in self._outside.items()}
-        head: Any = self._model.get_output_embeddings()
-        embedding: Any = self._model.get_input_embeddings()
-        return {
-            "embedding": {names[id(embedding.weight)]},
-            "head": {names[id(parameter)] for parameter in head.parameters()},
-        }
-
-    def _need(self, which: str | None) -> None:
-        """Have the vocabulary matrix of "embedding" or "head" in memory, or none, besides the small parameters."""
-        large = set().union(*self._vocabularies.values())
-        wanted = (set(self._outside) - large) | (self._vocabularies[which] if which else set())
-        surplus = self._loaded - wanted
+    def _need_head(self, wanted: bool) -> None:
+        """Have the head in memory or not, besides the small parameters outside of layers."""
+        names = set(self._outside) - {self._embedding} - self._head | (self._head if wanted else set())
+        surplus = self._loaded - names
         _drop({name: self._outside[name] for name in surplus})
         self._loaded -= surplus
-        if missing := wanted - self._loaded:
+        if missing := names - self._loaded:
             tensors = (
                 pair for pair in self._tensors(None) if place_of(pair[0]).parameter not in self._shapes.keys() - missing
             )

@@ -129,10 +129,29 @@ def test_options_of_another_scheme_are_refused(options: tuple[str, ...], problem
 
 def test_patterns_without_an_effect_are_told(model: Path, cli: Cli) -> None:
     common = ("plan", model, "--target", "tensorrt", "--quantization", "fp8_per_channel_per_token")
-    code, out, err = cli(*common, "--override", "lm_head=int4_rtn")
-    assert (code, "the pattern lm_head matches no module" in out + err) == (0, True), out + err
+    code, out, err = cli(*common, "--override", "*.dwon_proj=int4_rtn")
+    assert (code, "the pattern *.dwon_proj matches no module" in out + err) == (0, True), out + err
     code, out, err = cli(*common, "--exclude", "*")
     assert (code, "no linear is quantized with" in out + err) == (0, True), out + err
+
+
+@pytest.mark.parametrize("pattern", ["lm_head", "lm_*"])
+def test_a_scheme_for_the_head_is_refused(pattern: str, model: Path, cli: Cli) -> None:
+    for target in ("tensorrt", "pytorch"):
+        options = (
+            "--target",
+            target,
+            "--quantization",
+            "fp8_per_channel_per_token",
+            "--override",
+            f"{pattern}=int4_rtn",
+        )
+        code, _, err = cli("plan", model, *options)
+        assert (code, "the head is never quantized" in err) == (2, True), err
+    # A pattern for linears may match the head as well, and what is left alone anyway may be named.
+    for rule in (("--override", "*=int4_rtn"), ("--override", "lm_head=none"), ("--exclude", "lm_head")):
+        code, _, err = cli("plan", model, "--quantization", "fp8_per_channel_per_token", *rule)
+        assert code == 0, err
 
 
 def test_sizes_of_the_server_are_a_note_where_nothing_has_groups(model: Path, cli: Cli) -> None:

@@ -11,6 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.conftest import GOLDENS, read_safetensors, write_safetensors
 
 from trtbuild.checkpoint import Checkpoint
@@ -21,7 +23,8 @@ from trtbuild.convert.plan import ConversionOptions, plan_conversion
 from trtbuild.convert.verify import compare_with_source
 from trtbuild.errors import TrtbuildError
 from trtbuild.names import SMOOTHQUANT_MODES
-from trtbuild.quant.recipes import Recipe, Recipes, SearchSettings, write_layer
+from trtbuild.quant.codecs.fp8 import scale_of
+from trtbuild.quant.recipes import Recipe, Recipes, SearchSettings, write_recipes
 from trtbuild.quant.search.group import Linear, ScaleGroup
 from trtbuild.quant.search.moments import InputMoments
 from trtbuild.quant.search.smooth import search
@@ -83,7 +86,7 @@ def written(model: Path, mode: str, folder: Path) -> dict[str, np.ndarray]:
     (folder / "recipes").mkdir(parents=True)
     recipes = dict.fromkeys(modules, Recipe(1 / DIVISOR))
     recipes["model.layers.0.self_attn.o_proj"] = Recipe(1 / np.tile(DIVISOR, 2))
-    write_layer(folder / "recipes", 0, recipes)
+    write_recipes(folder / "recipes", 0, recipes.items())
     stats = CalibrationStats(dict.fromkeys(modules, AMAX), (1.0,), (1.0,), 1, 1, "")
     (folder / "out").mkdir()
     execute(plan, folder / "out", stats=stats, recipes=Recipes.open(folder / "recipes"), advance=lambda _: None)
@@ -173,7 +176,7 @@ def test_a_damaged_norm_is_found_by_what_it_feeds(part: str, tmp_path: Path) -> 
             divisors.setdefault(slot.layer, {})[slot.parts[0].module] = recipe
     (tmp_path / "recipes").mkdir()
     for layer, recipes in divisors.items():
-        write_layer(tmp_path / "recipes", layer, recipes)
+        write_recipes(tmp_path / "recipes", layer, recipes.items())
     out = tmp_path / "out"
     out.mkdir()
     execute(plan, out, stats=None, recipes=Recipes.open(tmp_path / "recipes"), advance=lambda _: None)
@@ -201,14 +204,39 @@ def group_of(weight: list[list[float]], inputs: list[list[float]], *, dtype: str
 
 def test_the_divisor_of_a_channel_is_that_of_its_ranges_in_bfloat16() -> None:
     """By hand: inputs up to 16 and weights up to 4 give 16^0.5 / 4^0.5 = 2; a channel that is silent is left alone."""
-    (recipe,) = search(
+    ((_, recipe),) = search(
         group_of([[4.0, 1.0, 3.0], [-1.0, 1.0, 3.0]], [[-16.0, 0.0, 2.0], [1.0, 0.0, 1.0]], dtype="BF16")
-    ).values()
+    )
     assert recipe.pre_quant_scale is not None
     assert recipe.pre_quant_scale[:2].tolist() == [0.5, 1.0]
     divisor = 1 / recipe.pre_quant_scale[2]
     assert divisor == pytest.approx(np.sqrt(2 / 3), rel=2**-8)
     assert float(np.float32(divisor).astype(ml_dtypes.bfloat16)) == pytest.approx(divisor, rel=1e-7), "a bfloat16"
+
+
+@pytest.mark.parametrize("mode", STATIC)
+def test_layers_that_are_silent_get_finite_scales(mode: str, make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        for name in tensors:
+            tensors[name] *= "layers" not in name
+
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text('{"input_ids": [1, 2, 3, 4]}\n')
+    options = ("--quantization", "int8_smoothquant", "--smoothquant-mode", mode, "--calibration", ids)
+    code, _, err = cli("convert", make_model(edit=edit), "-o", tmp_path / "out", *options)
+    assert (code, "RuntimeWarning" in err) == (0, False), err
+    tensors = read_safetensors(tmp_path / "out" / "rank0.safetensors")
+    assert "transformer.layers.0.input_layernorm.scale_to_int" in tensors
+    for name, tensor in tensors.items():
+        assert np.isfinite(tensor.astype(np.float32)).all(), name
+
+
+@given(st.floats(0, 2.0**127, width=32), st.sampled_from([127.0, 448.0, 2688.0]))
+def test_a_static_scale_has_a_finite_reciprocal(amax: float, limit: float) -> None:
+    with np.errstate(all="raise", under="ignore"):
+        scale = scale_of(amax, limit)
+        assert np.isfinite(np.float32(1) / scale)
+    assert float(scale) == pytest.approx(np.float32(amax) / np.float32(limit), rel=1e-6) or amax < limit * 2**-125
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])

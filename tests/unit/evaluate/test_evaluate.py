@@ -230,6 +230,12 @@ def config(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_work(tmp_path: Path, cli: Cli) -> None:
+    for page, problem in ((tmp_path / "nowhere" / "page.html", "does not exist"), (tmp_path, "is a folder")):
+        code, _, err = cli("evaluate", tmp_path / "no checkpoint", "--html", page)
+        assert (code, problem in err, "checkpoint folder" in err) == (1, True, False), err
+
+
 def test_a_build_within_its_limits_holds_the_report(config: Callable[..., Path], cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "build"
     assert cli("build", config(max_perplexity_ratio=1.5, max_layer_error=0.3), "-o", out)[0] == 0

@@ -18,6 +18,7 @@ from trtbuild.errors import UsageError
 from trtbuild.sensitivity.choose import Group, choose
 
 Cli = Callable[..., tuple[int, str, str]]
+Make = Callable[..., Path]
 SOURCE = GOLDENS / "llama" / "source"
 DATA = ("--calibration", GOLDENS / "llama" / "calibration_ids.safetensors", "--target", "tensorrt")
 BITS = {"small": 4.0, "middle": 8.0, "large": 16.0}
@@ -130,3 +131,21 @@ def test_unknown_schemes_are_refused(schemes: str, cli: Cli) -> None:
 def test_what_has_no_effect_is_refused_before_work(options: tuple[str, ...], problem: str, cli: Cli) -> None:
     code, _, err = cli("sensitivity", SOURCE, *DATA, "--bits-per-weight", "5", *options)
     assert (code, problem in err, "measuring" in err) == (2, True, False), err
+
+
+def test_a_budget_that_is_no_number_is_refused(make_model: Make, cli: Cli) -> None:
+    for budget in ("nan", "inf"):
+        code, _, err = cli("sensitivity", make_model(name=budget), "--bits-per-weight", budget)
+        assert (code, f"--bits-per-weight {budget} is no budget" in err) == (2, True), err
+
+
+def test_a_weight_that_is_not_finite_is_named(make_model: Make, tmp_path: Path, cli: Cli) -> None:
+    def edit(tensors: dict[str, np.ndarray]) -> None:
+        tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = np.nan
+
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text('{"input_ids": [1, 2, 3, 4]}\n')
+    options = ("--bits-per-weight", "9", "--schemes", "fp8,none", "--calibration", ids, "-o", tmp_path / "out.yaml")
+    code, _, err = cli("sensitivity", make_model(edit=edit), *options)
+    assert (code, "tensor model.layers.1.mlp.up_proj.weight holds 1 values that are NaN" in err) == (1, True), err
+    assert not (tmp_path / "out.yaml").exists()

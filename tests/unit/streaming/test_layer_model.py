@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def tensors_of(model: PreTrainedModel) -> Tensors:
 
 
 def stream(model: LayerModel, rows: list[list[int]]) -> list[torch.Tensor]:
-    carried = [model.embed(row) for row in rows]
+    carried = list(model.embed(rows))
     for index in range(model.num_layers):
         with model.layer(index):
             carried = [model.run(index, hidden) for hidden in carried]
@@ -62,8 +62,8 @@ def test_only_what_is_in_use_is_in_memory() -> None:
         return {name for name, parameter in parameters.items() if parameter.numel()}
 
     assert held() == set()
-    hidden = model.embed([1, 2, 3])
-    assert held() == {"model.embed_tokens.weight", "model.norm.weight"}
+    (hidden,) = model.embed([[1, 2, 3]])
+    assert held() == {"model.norm.weight"}
     with model.layer(1):
         assert held() - {"model.norm.weight"} == {name for name in sizes if name.startswith("model.layers.1.")}
     assert held() == {"model.norm.weight"}
@@ -91,8 +91,12 @@ def test_a_layer_that_lacks_a_tensor_is_refused() -> None:
         model.layer(2),
     ):
         pass
+
+    def strange(_layer: int | None) -> Generator[tuple[str, np.ndarray[Any, Any]], None, None]:
+        yield "strange", np.ones(3)
+
     with pytest.raises(TrtbuildError, match="'strange' has no place in LlamaForCausalLM"):
-        LayerModel(whole.config.to_dict(), lambda _: iter([("strange", np.ones(3))]), dtype="float32").embed([1])
+        list(LayerModel(whole.config.to_dict(), strange, dtype="float32").embed([[1]]))
 
 
 @given(

@@ -53,6 +53,12 @@ class LinearGroup:
     search: SearchSettings | None
 
 
+def has_own_inputs(group: LinearGroup) -> bool:
+    """Say whether each linear of a group has an input of its own: the last linears of experts, which read what the expert itself made."""
+    place = group.linears[0].place
+    return place.expert is not None and place.half is None
+
+
 def linear_groups(plan: ConversionPlan, layer: int) -> list[LinearGroup]:
     """Return the groups of a layer, in the order of the layout."""
     found: dict[str, dict[str, SourceLinear]] = defaultdict(dict)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from trtbuild.quant.calibrate.libraries import transformers as import_transformers
-from trtbuild.quant.calibrate.linears import LinearGroup, SourceLinear
+from trtbuild.quant.calibrate.linears import LinearGroup, SourceLinear, has_own_inputs
 from trtbuild.quant.search import SEARCHES
 from trtbuild.quant.search.moments import InputMoments
 
@@ -17,13 +18,16 @@ Hook = Callable[[Any, tuple[Any, ...]], None]
 
 
 @contextmanager
-def watch(groups: Sequence[LinearGroup], layer: Any, prefix: str) -> Iterator[dict[str, InputMoments]]:
+def watch(
+    groups: Sequence[LinearGroup], layer: Any, prefix: str, files: Mapping[LinearGroup, Path] | None = None
+) -> Iterator[dict[str, InputMoments]]:
     """Have the inputs of groups noted as long as the block lasts.
 
     Args:
         groups: of the layer.
         layer: the decoder layer, filled.
         prefix: its name in the whole model, with a dot.
+        files: where the inputs of a group lie until its moments are recalled; a group without one sums them up at once.
 
     Yields:
         Hugging Face module -> its inputs; linears with one input share the object. Complete when the block has ended.
@@ -33,7 +37,13 @@ def watch(groups: Sequence[LinearGroup], layer: Any, prefix: str) -> Iterator[di
     for group in groups:
         for linears in _with_one_input(group):
             hook = _hook_of(linears[0], layer, prefix)
-            moments = _moments_of(group, linears[0], layer, prefix)
+            weight = linears[0].weight(layer, prefix)
+            moments = InputMoments(
+                weight.shape[1],
+                block=_block_of(group, weight.shape[1]),
+                device=weight.device,
+                file=(files or {}).get(group),
+            )
             found.update({linear.module: moments for linear in linears})
             handles.append(_module_of(linears[0], layer, prefix).register_forward_pre_hook(hook(moments)))
     try:
@@ -50,28 +60,20 @@ def moments_bytes(group: LinearGroup, layer: Any, prefix: str) -> int:
     total = 0
     for linears in _with_one_input(group):
         in_features = linears[0].weight(layer, prefix).shape[1]
-        total += 4 * in_features * _block_of(group, linears[0], in_features)
+        total += 4 * in_features * _block_of(group, in_features)
     return total
 
 
 def _with_one_input(group: LinearGroup) -> list[Sequence[SourceLinear]]:
-    """Return the linears of a group by their inputs: an expert's last linear reads what the expert itself made."""
-    if group.linears[0].place.expert is None or group.linears[0].place.half is not None:
-        return [group.linears]
-    return [(linear,) for linear in group.linears]
+    """Return the linears of a group by their inputs."""
+    return [(linear,) for linear in group.linears] if has_own_inputs(group) else [group.linears]
 
 
-def _block_of(group: LinearGroup, linear: SourceLinear, in_features: int) -> int:
+def _block_of(group: LinearGroup, in_features: int) -> int:
     """Return how many neighbouring channels second moments are kept of: for experts, of which there are many, no more than share a scale."""
     if group.search is None or not SEARCHES[group.search.kind].needs_moments:
         return 0
-    is_own = linear.place.expert is not None and linear.place.half is None
-    return group.search.group_size if is_own else in_features
-
-
-def _moments_of(group: LinearGroup, linear: SourceLinear, layer: Any, prefix: str) -> InputMoments:
-    weight = linear.weight(layer, prefix)
-    return InputMoments(weight.shape[1], block=_block_of(group, linear, weight.shape[1]), device=weight.device)
+    return group.search.group_size if has_own_inputs(group) else in_features
 
 
 def _module_of(linear: SourceLinear, layer: Any, prefix: str) -> Any:

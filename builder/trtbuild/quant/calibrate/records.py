@@ -78,7 +78,7 @@ def _line(line: str, where: str, encoder: Encoder, field: str) -> list[int]:
         return []
     try:
         record: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrtbuildError(f"{where} is not valid JSON: {error}", hint='one object per line: {"text": "…"}') from error
     name, value = _value(record, where, field)
     if isinstance(value, str):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from trtbuild.output import write_atomically
+from trtbuild.quant.recipes import recipe_pattern
 from trtbuild.source import read_json
 
 _STATE = "state.json"
@@ -49,11 +50,22 @@ class Progress:
         write_atomically(folder / _STATE, json.dumps(asdict(self)))
 
 
-def activations_pattern() -> str:
-    """Return what matches the name of every `activations_file`."""
-    return "activations-*.bin"
-
-
 def activations_file(folder: Path, layer: int) -> Path:
     """Return the file that holds the input of a layer."""
     return folder / f"activations-{layer:05}.bin"
+
+
+def work_file(folder: Path, what: str, number: int) -> Path:
+    """Return a file for what does not fit into memory while a layer is worked on: "inputs" or "weights" of something numbered."""
+    return folder / f"{what}-{number:05}.bin"
+
+
+def remove_surplus(folder: Path, progress: Progress) -> None:
+    """Remove what no layer needs any more, or an interrupted or other run left: all but the input of the next layer, and recipes."""
+    is_through = progress.layers == progress.all_layers
+    kept = None if is_through else activations_file(folder, progress.layers)
+    surplus = [file for file in folder.glob("*.bin") if file != kept]
+    if progress.layers == 0:
+        surplus += folder.glob(recipe_pattern())
+    for file in surplus:
+        file.unlink()

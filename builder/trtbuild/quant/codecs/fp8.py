@@ -123,8 +123,11 @@ class Fp8Codec:
 
 
 def scale_of(amax: float, limit: float = E4M3_MAX) -> NDArray[Any]:
-    """Return amax / limit as a float32 tensor of shape [], never zero."""
+    """Return amax / limit as a float32 tensor of shape [], 1.0 for a range of zero, and never so small that its reciprocal is infinite.
+
+    Kernels multiply by the reciprocal: zero times infinity would be NaN.
+    """
     import numpy as np
 
-    scale: NDArray[Any] = np.array(np.maximum(np.float32(amax), np.float32(TINY)) / np.float32(limit))
-    return scale
+    scale = np.float32(amax) / np.float32(limit)
+    return np.array(np.maximum(scale, np.float32(TINY)) if amax > 0 else np.float32(1))

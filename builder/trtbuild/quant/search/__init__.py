@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
@@ -27,10 +27,10 @@ class Search:
     entry: str
     needs_moments: bool
 
-    def run(self, group: ScaleGroup) -> dict[str, Recipe]:
-        """Return Hugging Face module -> recipe for all linears of a scale group."""
+    def run(self, group: ScaleGroup) -> Iterator[tuple[str, Recipe]]:
+        """Yield Hugging Face module and recipe of all linears of a scale group, one after the other; the second moments are used up."""
         module, _, attribute = self.entry.partition(":")
-        function: Callable[[ScaleGroup], dict[str, Recipe]] = getattr(import_module(module), attribute)
+        function: Callable[[ScaleGroup], Iterator[tuple[str, Recipe]]] = getattr(import_module(module), attribute)
         return function(group)
 
 

@@ -1,29 +1,30 @@
 """GPTQ: round column by column and let the columns to come make up for the error (Frantar et al. 2022, https://arxiv.org/abs/2210.17323).
 
 Rounds on the grid that AWQ finds: smoothing factor and clipped scales first, then the codes.
+
+The paper passes the error of a column on with the inverse H^-1 = U^T U of the second moments. Here H = V V^T is factored itself, V = U^-1
+upper triangular: the output error of a row is |(w - q) V|^2, whose j-th term is (w_j - q_j) V_jj plus what the columns before j left
+behind, and q_j is rounded so that it is least. The codes are the paper's; nothing is inverted, and one matrix in memory is enough.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from trtbuild.quant.recipes import Recipe
-from trtbuild.quant.search.awq import rounding_error, smooth_and_clip
-from trtbuild.quant.search.group import ScaleGroup, to_numpy
-from trtbuild.quant.search.int4 import HIGHEST_CODE, LOWEST_CODE, decode
+from trtbuild.quant.search.awq import smooth_and_clip
+from trtbuild.quant.search.factored import Factored, permute
+from trtbuild.quant.search.group import Linear, ScaleGroup, to_numpy
+from trtbuild.quant.search.int4 import HIGHEST_CODE, LOWEST_CODE
+from trtbuild.quant.search.rows import row_blocks
 
-logger = logging.getLogger(__name__)
-
-#: Is added to the diagonal of the second moments, relative to its mean; where they are singular, as much more as it takes.
-DAMPING = 0.01
-_MORE_DAMPING = (1, 10, 100)
-#: Columns whose errors are passed on together.
-_BLOCK_COLUMNS = 128
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,117 +33,124 @@ class Compensation:
 
     Attributes:
         order: [columns], in which they are rounded.
-        factor: [columns, columns], upper Cholesky factor of the inverse second moments, columns in that order.
+        moments: of the columns in that order.
     """
 
     order: Tensor
-    factor: Tensor
+    moments: Factored
 
 
-def search(group: ScaleGroup) -> dict[str, Recipe]:
-    """Return factor, scales and codes of all linears of a group; a linear for which nearest codes are better keeps them.
+def search(group: ScaleGroup) -> Iterator[tuple[str, Recipe]]:
+    """Yield factor, scales and codes of all linears of a group; a linear for which nearest codes are better keeps them.
 
-    Memory: three more matrices of the size of an input's second moments, and four times one linear's weight.
+    Memory: the second moments of one input, which are used up; the codes of one linear; and some row blocks.
     """
     factor, all_scales = smooth_and_clip(group)
     stored = to_numpy(factor)
     known: dict[int, list[Compensation]] = {}
-    recipes = {}
     for linear, scales in zip(group.linears, all_scales, strict=True):
         if id(linear.inputs) not in known:
             known.clear()  # linears of one input lie side by side
-            known[id(linear.inputs)] = compensations(linear.inputs.second, factor, by_size=group.settings.act_order)
-        codes = round_in_order(linear.weight / factor, known[id(linear.inputs)], scales)
-        error = linear.inputs.error(decode(codes, scales).mul_(factor).sub_(linear.weight))
-        is_better = error <= rounding_error(linear, factor, scales)
-        recipes[linear.module] = Recipe(
-            pre_quant_scale=stored,
-            weight_scale=to_numpy(scales),
-            codes=to_numpy(codes.to(torch.int8)) if is_better else None,
-        )
-    return recipes
+            known[id(linear.inputs)] = compensations(linear.inputs.take(), factor, by_size=group.settings.act_order)
+        codes = _codes(linear, factor, known[id(linear.inputs)], scales)
+        yield linear.module, Recipe(pre_quant_scale=stored, weight_scale=to_numpy(scales), codes=codes)
 
 
 def compensations(second: Tensor, factor: Tensor, *, by_size: bool) -> list[Compensation]:
     """Return how errors are passed on inside of each block of second moments.
 
     Args:
-        second: [blocks, columns, columns], second moments of x.
+        second: [blocks, columns, columns], second moments of x; overwritten.
         factor: [blocks * columns]; the inputs that count are x * factor.
         by_size: round the columns of the largest inputs first, instead of from left to right.
     """
     return [
-        _compensation(moments * part[:, None], part, by_size=by_size)
+        _compensation(moments, part, by_size=by_size)
         for moments, part in zip(second, factor.view(second.shape[:2]), strict=True)
     ]
 
 
 def _compensation(second: Tensor, factor: Tensor, *, by_size: bool) -> Compensation:
-    """second: [columns, columns], overwritten; its rows are multiplied by the factor already."""
-    second *= factor
+    second.mul_(factor[:, None]).mul_(factor)
     diagonal = second.diagonal()
     diagonal[diagonal <= 0] = 1.0  # a channel that never fires takes no part; its row and column are zero
     order = torch.arange(len(second), device=second.device)
     if by_size:
         order = torch.argsort(diagonal, descending=True, stable=True)
-        second = second[order][:, order]
-    return Compensation(order, _inverse_factor(second))
+        permute(second, order)
+    return Compensation(order, Factored(second))
 
 
-def _inverse_factor(second: Tensor) -> Tensor:
-    """Return the upper Cholesky factor of the inverse; the identity, which passes no error on, where there is none.
+def _codes(linear: Linear, factor: Tensor, blocks: Sequence[Compensation], scales: Tensor) -> NDArray[Any] | None:
+    """Return the codes of a linear, [out, in] int8; None where the nearest ones are no worse."""
+    codes = torch.empty(linear.weight.shape, dtype=torch.int8)
+    error = nearest = 0.0
+    for rows in row_blocks(linear.weight):
+        found = round_in_order(linear.weight[rows] / factor, blocks, scales[rows])
+        codes[rows] = found.codes
+        error, nearest = error + found.error, nearest + found.nearest_error
+    return to_numpy(codes) if error <= nearest else None
 
-    Args:
-        second: [columns, columns], overwritten.
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """What some rows were rounded to.
+
+    Attributes:
+        codes: [rows, in] float32, whole numbers.
+        error: their output error.
+        nearest_error: that of the nearest codes.
     """
-    step, damped = DAMPING * second.diagonal().mean(), 0
-    for times in _MORE_DAMPING:
-        second.diagonal().add_(step * (times - damped))
-        damped = times
-        lower, failed = torch.linalg.cholesky_ex(second)
-        if not failed:
-            lower = torch.cholesky_inverse(lower)
-            upper, failed = torch.linalg.cholesky_ex(lower, upper=True)
-            if not failed and bool(torch.isfinite(upper).all()):
-                return upper
-    logger.warning("GPTQ: second moments of %d channels are no positive matrix; nearest codes are used", len(second))
-    return torch.eye(len(second), device=second.device)
+
+    codes: Tensor
+    error: float
+    nearest_error: float
 
 
-def round_in_order(weight: Tensor, blocks: Sequence[Compensation], scales: Tensor) -> Tensor:
+def round_in_order(weight: Tensor, blocks: Sequence[Compensation], scales: Tensor) -> Rounded:
     """Return codes of small output error.
 
     Args:
-        weight: [out, in] float32.
+        weight: [rows, in] float32, divided by the factor.
         blocks: of neighbouring columns, all of one width; errors stay inside of a block.
-        scales: [out, in / group_size] float32.
-
-    Returns:
-        [out, in] float32, whole numbers.
+        scales: [rows, in / group_size] float32.
     """
-    columns = scales.repeat_interleave(weight.shape[1] // scales.shape[1], dim=1)
-    width = weight.shape[1] // len(blocks)
-    parts = [slice(number * width, (number + 1) * width) for number in range(len(blocks))]
-    return torch.cat(
-        [_round_block(weight[:, part], block, columns[:, part]) for part, block in zip(parts, blocks, strict=True)],
-        dim=1,
-    )
+    codes, error, nearest = torch.empty_like(weight), 0.0, 0.0
+    width, group_size = weight.shape[1] // len(blocks), weight.shape[1] // scales.shape[1]
+    steps = scales.T.contiguous()
+    for number, block in enumerate(blocks):
+        part = slice(number * width, (number + 1) * width)
+        # Transposed: a column's weights lie side by side.
+        left = weight[:, part].T[block.order].contiguous()
+        groups = (block.order + number * width) // group_size
+        wrong = left - _round(left, steps[groups]).mul_(steps[groups])
+        nearest += block.moments.error(wrong)
+        _round_block(left, wrong, steps, groups.tolist(), block.moments)
+        error += block.moments.error(wrong)
+        codes[:, part.start + block.order] = left.T
+    return Rounded(codes, error, nearest)
 
 
-def _round_block(weight: Tensor, block: Compensation, scales: Tensor) -> Tensor:
-    """Return codes of some columns. weight, scales: [out, columns]."""
-    factor = block.factor
-    # Transposed: a column's weights lie side by side.
-    left, step = weight.T[block.order].contiguous(), scales.T[block.order].contiguous()
-    codes = torch.empty_like(left)
-    for start in range(0, len(left), _BLOCK_COLUMNS):
-        stop = min(start + _BLOCK_COLUMNS, len(left))
-        errors = torch.empty_like(left[start:stop])
-        for column in range(start, stop):
-            codes[column] = (left[column] / step[column]).round_().clamp_(LOWEST_CODE, HIGHEST_CODE)
-            error = (left[column] - codes[column] * step[column]) / factor[column, column]
-            left[column + 1 : stop] -= factor[column, column + 1 : stop, None] * error
-            errors[column - start] = error
-        left[stop:] -= factor[start:stop, stop:].T @ errors
-    left[block.order] = codes
-    return left.T
+def _round_block(left: Tensor, wrong: Tensor, steps: Tensor, groups: Sequence[int], moments: Factored) -> None:
+    """Replace weights by their codes.
+
+    Args:
+        left: [columns, rows], weights in the order in which they are rounded; overwritten by codes.
+        wrong: [columns, rows], gets weight - code * scale.
+        steps: [groups, rows], the scales.
+        groups: of each column.
+        moments: of the columns.
+    """
+    for number, (start, stop) in enumerate(moments.spans):
+        factor = moments.on_diagonal(number)
+        behind = moments.above(number).T @ wrong[:start]
+        for place, column in enumerate(range(start, stop)):
+            step = steps[groups[column]]
+            code = _round(left[column] + behind[place] / factor[place, place], step)
+            torch.sub(left[column], code * step, out=wrong[column])
+            behind[place + 1 :] += factor[place, place + 1 :, None] * wrong[column]
+            left[column] = code
+
+
+def _round(values: Tensor, steps: Tensor) -> Tensor:
+    return (values / steps).round_().clamp_(LOWEST_CODE, HIGHEST_CODE)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trtbuild.quant.recipes import SearchSettings
+from trtbuild.quant.search.rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,12 +29,12 @@ class Linear:
 
     Attributes:
         module: its Hugging Face name.
-        weight: [out, in] float32, rows in the order of the source.
+        weight: [out, in], rows in the order of the source; a float32 tensor will do.
         inputs: of its inputs; linears with one input share the object.
     """
 
     module: str
-    weight: Tensor
+    weight: Rows
     inputs: InputMoments
 
 
@@ -70,8 +71,18 @@ class ScaleGroup:
 
     def factor(self, values: Tensor) -> Tensor:
         """Return a smoothing factor as it will be stored: finite, within limits, a value of the model's dtype; [in] float32."""
-        finite = torch.nan_to_num(values.float(), nan=1.0, posinf=LARGEST_FACTOR, neginf=SMALLEST_FACTOR)
-        return finite.clamp(SMALLEST_FACTOR, LARGEST_FACTOR).to(_DTYPES[self.dtype]).float()
+        return self.rounded(limited(values))
+
+    def rounded(self, values: Tensor) -> Tensor:
+        """Return the nearest values of the model's dtype, as float32; what is beyond its range stays as it is."""
+        nearest = values.to(_DTYPES[self.dtype]).float()
+        return torch.where(nearest.isfinite(), nearest, values)
+
+
+def limited(values: Tensor) -> Tensor:
+    """Return a smoothing factor that is finite and within limits, float32."""
+    finite = torch.nan_to_num(values.float(), nan=1.0, posinf=LARGEST_FACTOR, neginf=SMALLEST_FACTOR)
+    return finite.clamp(SMALLEST_FACTOR, LARGEST_FACTOR)
 
 
 def to_numpy(values: Tensor) -> NDArray[Any]:

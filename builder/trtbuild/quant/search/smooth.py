@@ -1,28 +1,55 @@
 """SmoothQuant: move the outliers of inputs into the weights (Xiao et al. 2023, https://arxiv.org/abs/2211.10438, equation 4).
 
-The inputs are multiplied by p = max|W|^(1 - alpha) / max|x|^alpha per channel, the weights divided by it. The weights' scales per
-output channel follow from the divided weights, and stay out of the recipe. Kernels of TensorRT-LLM's plugins divide by 1 / p instead.
+The inputs are multiplied by p = max|W|^(1 - alpha) / max|x|^alpha per channel, the weights divided by it. The kernel multiplies by p as it is
+stored, rounded to the model's dtype, and codes are of the weights divided by that. Scales are ModelOpt's (modelopt/torch/quantization/
+model_calib.py, 0.47.0): of weights and inputs smoothed with p before it is rounded, whose ranges are rounded to the model's dtype. Both
+roundings are of 2^-11 (float16) or 2^-9 (bfloat16) at most, so a value that they leave above a range, by 127 * 2^-8 < 0.5 codes, still gets
+the nearest code. Kernels of TensorRT-LLM's plugins divide by 1 / p instead; their scales follow from the divided weights, and stay out of the
+recipe.
 """
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from trtbuild.quant.codecs.int8 import LARGEST
 from trtbuild.quant.recipes import Recipe
-from trtbuild.quant.search.group import ScaleGroup, to_numpy
+from trtbuild.quant.search.group import Linear, ScaleGroup, limited, to_numpy
+from trtbuild.quant.search.rows import row_blocks
 
 #: Channels whose inputs stay below are left alone, as by ModelOpt (modelopt/torch/quantization/model_calib.py).
 _SILENT = 2.0**-31
 
 
-def search(group: ScaleGroup) -> dict[str, Recipe]:
-    """Return one factor for all linears of a group; the largest weight of a channel is that of all linears."""
+def search(group: ScaleGroup) -> Iterator[tuple[str, Recipe]]:
+    """Yield one factor for all linears of a group; the largest weight of a channel is that of all linears."""
     alpha, inputs = group.settings.alpha, group.input_amax
-    weights = torch.stack([linear.weight.abs().amax(0) for linear in group.linears]).amax(0)
+    weights = torch.stack([_largest(linear) for linear in group.linears]).amax(0)
     heard = inputs > _SILENT
     if group.settings.is_divisor:
         factors = group.factor(torch.where(heard, inputs**alpha / weights ** (1 - alpha), 1.0)).reciprocal()
-    else:
-        factors = group.factor(torch.where(heard, weights ** (1 - alpha) / inputs**alpha, 1.0))
-    recipe = Recipe(pre_quant_scale=to_numpy(factors))
-    return {linear.module: recipe for linear in group.linears}
+        yield from ((linear.module, Recipe(pre_quant_scale=to_numpy(factors))) for linear in group.linears)
+        return
+    exact = limited(torch.where(heard, weights ** (1 - alpha) / inputs**alpha, 1.0))
+    stored = to_numpy(group.rounded(exact))
+    for linear in group.linears:
+        seen = group.rounded((group.rounded(linear.inputs.amax) * exact).amax())
+        scales = to_numpy(_scales(group, linear, exact))
+        yield linear.module, Recipe(stored, scales, input_amax=np.array([float(seen)], np.float32))
+
+
+def _largest(linear: Linear) -> Tensor:
+    """Return the largest |weight| of each input, [in] float32."""
+    return torch.stack([linear.weight[rows].abs().amax(0) for rows in row_blocks(linear.weight)]).amax(0)
+
+
+def _scales(group: ScaleGroup, linear: Linear, factor: Tensor) -> Tensor:
+    """Return the scales of the rows of a smoothed weight, [out] float32; 1.0 for rows of zeros."""
+    inverse = factor.reciprocal()
+    amax = torch.cat([(linear.weight[rows] * inverse).abs().amax(1) for rows in row_blocks(linear.weight)])
+    scales = group.rounded(amax) / LARGEST
+    return torch.where(scales > 0, scales, 1.0)
