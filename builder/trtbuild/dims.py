@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,11 @@ from trtbuild.rope import Rope
 #: Largest head size of the attention kernels, and what it must be a multiple of (NVIDIA/TensorRT-LLM#679).
 MAX_HEAD_DIM = 256
 HEAD_DIM_STEP = 8
+#: Largest size that a 32-bit config holds, and most layers and experts: published decoders have some 130 layers and 512 experts at most.
+_MOST = 2**31 - 1
+#: Longest value that a message shows whole, characters.
+_SHOWN = 60
+_MOST_OF = dict.fromkeys(("num_hidden_layers", "num_local_experts", "num_experts"), 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,12 @@ class ModelDims:
         return self.num_kv_heads * self.head_dim
 
 
+def _shown(value: object) -> str:
+    """Return a value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 class ConfigReader:
     """Reads typed fields of config.json; a wrong type or a missing field is an error that names file and field."""
 
@@ -86,15 +98,21 @@ class ConfigReader:
             value = default
         if value is None:
             raise TrtbuildError(f"{self.where}: '{key}' is missing", hint="it must be a positive integer")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise TrtbuildError(f"{self.where}: {key} = {value!r} is not a positive integer", hint="repair config.json")
+        most = _MOST_OF.get(key, _MOST)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+            raise TrtbuildError(
+                f"{self.where}: {key} = {_shown(value)} is not a positive integer up to {most}",
+                hint="repair config.json",
+            )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a positive number."""
         value = self.config.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise TrtbuildError(f"{self.where}: {key} = {value!r} is not a positive number", hint="repair config.json")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+            raise TrtbuildError(
+                f"{self.where}: {key} = {_shown(value)} is not a positive number", hint="repair config.json"
+            )
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -103,7 +121,9 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise TrtbuildError(f"{self.where}: {key} = {value!r} is neither true nor false", hint="repair config.json")
+            raise TrtbuildError(
+                f"{self.where}: {key} = {_shown(value)} is neither true nor false", hint="repair config.json"
+            )
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -112,7 +132,7 @@ class ConfigReader:
         if value is None:
             value = default
         if not isinstance(value, str):
-            raise TrtbuildError(f"{self.where}: {key} = {value!r} is not a string", hint="repair config.json")
+            raise TrtbuildError(f"{self.where}: {key} = {_shown(value)} is not a string", hint="repair config.json")
         return value
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 
 #: Limit of the safetensors library; a larger length means that the file is something else.
 MAX_HEADER_BYTES = 100_000_000
+#: Longest entry that a message shows, characters.
+_SHOWN = 200
 #: Bytes of a tensor that are hashed at once.
 _DIGEST_BYTES = 4 * 2**20
+#: More axes than any weight has; bounds the product of a shape.
+_MOST_AXES = 16
 _LFS_MAGIC = b"version https://git-lfs"
 
 
@@ -153,7 +157,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             f"cannot read {path}: {error.strerror}", hint="check the file and its permissions"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise TrtbuildError(f"{path} has a damaged safetensors header: {error}", hint="download it again") from error
+        problem = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TrtbuildError(f"{path} has a damaged safetensors header: {problem}", hint="download it again") from error
     if not isinstance(header, dict):
         raise TrtbuildError(f"{path} has a damaged safetensors header: not an object", hint="download it again")
     header.pop("__metadata__", None)
@@ -162,20 +167,33 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     if end != size:
         problem = "truncated" if end > size else "longer than its header says"
         raise TrtbuildError(f"{path} is {problem}: expected {end} bytes, found {size}", hint="download it again")
+    _check_gapless(infos.values(), path, 8 + length)
     return infos
+
+
+def _check_gapless(infos: Iterable[TensorInfo], path: Path, start: int) -> None:
+    """Raise TrtbuildError unless the tensors lie one behind the other: a name given twice leaves a gap, a wrong offset an overlap."""
+    for info in sorted(infos, key=lambda info: (info.offset, info.nbytes)):
+        if info.offset != start:
+            problem = "a gap before" if info.offset > start else "an overlap with"
+            raise TrtbuildError(
+                f"{path} has a damaged safetensors header: {problem} tensor {info.name}", hint="download it again"
+            )
+        start += info.nbytes
 
 
 def _info(name: str, entry: Any, path: Path, base: int) -> TensorInfo:
     try:
         dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        sound = all(isinstance(n, int) and n >= 0 for n in (*shape, start, stop)) and stop >= start
+        sound = all(type(n) is int and 0 <= n < 2**63 for n in (*shape, start, stop)) and stop >= start
+        sound = sound and isinstance(dtype, str) and len(shape) <= _MOST_AXES
         if dtype in SIZES:
             sound = sound and stop - start == math.prod(shape) * SIZES[dtype]
     except (TypeError, KeyError, ValueError):
         sound = False
     if not sound:
         raise TrtbuildError(
-            f"{path}: tensor {name} has an inconsistent header entry {entry!r}", hint="download it again"
+            f"{path}: tensor {name} has an inconsistent header entry {repr(entry)[:_SHOWN]}", hint="download it again"
         )
     return TensorInfo(name, path, dtype, shape, base + start, stop - start)
 

@@ -6,6 +6,7 @@ Opening reads JSON and safetensors headers only and writes nothing. No pickle is
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,8 @@ def read_json(path: Path) -> dict[str, Any]:
             f"cannot read {path}: {error.strerror}", hint="check the path and its permissions"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise TrtbuildError(f"{path} is not valid JSON: {error}", hint="repair or download the file again") from error
+        problem = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TrtbuildError(f"{path} is not valid JSON: {problem}", hint="repair or download the file again") from error
     if not isinstance(value, dict):
         raise TrtbuildError(
             f"{path} holds a {type(value).__name__}, not an object", hint="repair or download the file again"
@@ -112,10 +114,24 @@ def read_config(path: Path) -> dict[str, Any]:
         raise TrtbuildError(f"{path} has no config.json", hint=hint)
     refuse_lfs_pointer(file)
     config = read_json(file)
+    if (place := _not_finite(config)) is not None:
+        raise TrtbuildError(
+            f"{file}: {place} is NaN or infinite, which no setting of a model is",
+            hint="repair or download the file again",
+        )
     nested = config.get("text_config")
     if isinstance(nested, Mapping) and "hidden_size" not in config:
         return {**config, **nested}
     return config
+
+
+def _not_finite(value: Any, place: str = "") -> str | None:
+    """Return the place of the first number that is NaN or infinite; JSON has neither, and Python's reader takes both."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else place
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = (_not_finite(child, f"{place}.{key}".lstrip(".")) for key, child in items)
+    return next((each for each in found if each is not None), None)
 
 
 def _tensors(path: Path) -> dict[str, TensorInfo]:

@@ -90,7 +90,7 @@ def _gemma3_dims(config: Mapping[str, Any], architecture: str, where: str) -> Mo
             f"{where}: layer_types is no repetition of {pattern - 1} sliding layers and a full one",
             hint="the loader knows no other order",
         )
-    blocks = _rope_blocks(config)
+    blocks = _rope_blocks(config, where)
     local = Rope.from_hf_config({"rope_parameters": blocks["sliding_attention"]}, where=where)
     if local.scaling is not None:
         raise TrtbuildError(
@@ -121,16 +121,30 @@ def _pattern(config: Mapping[str, Any]) -> int:
     return given if isinstance(given, int) and given > 0 else _GEMMA3_PATTERN
 
 
-def _rope_blocks(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return rotary settings per kind of layer, from the spellings of transformers 4 and 5."""
+def _rope_blocks(config: Mapping[str, Any], where: str = "config.json") -> dict[str, dict[str, Any]]:
+    """Return rotary settings per kind of layer, from the spellings of transformers 4 and 5.
+
+    Raises:
+        TrtbuildError: what should be an object is none.
+    """
     blocks = config.get("rope_parameters")
     if isinstance(blocks, Mapping) and "full_attention" in blocks:
-        found = {kind: dict(blocks.get(kind) or {}) for kind in ("full_attention", "sliding_attention")}
+        given = {kind: blocks.get(kind) for kind in ("full_attention", "sliding_attention")}
     else:
-        found = {"full_attention": dict(config.get("rope_scaling") or {}), "sliding_attention": {}}
-    found["full_attention"].setdefault("rope_theta", config.get("rope_theta") or _GEMMA3_THETA)
-    found["sliding_attention"].setdefault("rope_theta", config.get("rope_local_base_freq") or _GEMMA3_LOCAL_THETA)
-    return found
+        given = {"full_attention": config.get("rope_scaling"), "sliding_attention": None}
+    thetas = {
+        "full_attention": config.get("rope_theta") or _GEMMA3_THETA,
+        "sliding_attention": config.get("rope_local_base_freq") or _GEMMA3_LOCAL_THETA,
+    }
+    for kind, block in given.items():
+        if block is not None and not isinstance(block, Mapping):
+            raise TrtbuildError(
+                f"{where}: the rotary settings of {kind} are {block!r}, not an object", hint="repair config.json"
+            )
+    return {
+        kind: {"rope_theta": thetas[kind], **{key: value for key, value in (block or {}).items() if value is not None}}
+        for kind, block in given.items()
+    }
 
 
 def _config_fields(dims: ModelDims, source: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trtbuild.arch.registry import resolve
 from trtbuild.arch.rules import ArchSpec
 from trtbuild.convert.fit import check_fit, choose_group_size, unmatched
+from trtbuild.convert.guesses import guesses
 from trtbuild.convert.opening import KnownRanges, OpenedSource
 from trtbuild.convert.source_check import canonical, check_tensors, first_names, refuse_converted, resolve_dtype
 from trtbuild.dims import ModelDims
@@ -259,7 +260,8 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     check_fit(layout, options)
     if layers is not None:
         layout = _first_layers(layout, layers)
-    return ConversionPlan(source, layout, options, (*opened.notes, *_warnings(layout, options)), opened.known)
+    notes = (*opened.notes, *guesses(source.config, dims), *_warnings(layout, options))
+    return ConversionPlan(source, layout, options, notes, opened.known)
 
 
 def _overrides(options: ConversionOptions, group_size: int) -> tuple[tuple[str, QuantScheme], ...]:

@@ -44,9 +44,18 @@ def refuse_converted(config: Mapping[str, Any], where: str) -> None:
 
 
 def resolve_dtype(asked: str, dims: ModelDims, source: SourceCheckpoint) -> str:
-    """Resolve --dtype; auto follows config.json, else the tensors, and float32 becomes float16."""
+    """Resolve --dtype; auto follows config.json, else the tensors, and float32 becomes float16.
+
+    Raises:
+        TrtbuildError: config.json names a dtype that weights are not in.
+    """
     if asked != "auto":
         return FROM_CONFIG[asked]
+    if dims.dtype and dims.dtype not in FROM_CONFIG:
+        raise TrtbuildError(
+            f"{source.path / 'config.json'}: dtype = '{dims.dtype}' is none of {', '.join(FROM_CONFIG)}",
+            hint="correct it, take it out (the tensors then decide), or give --dtype",
+        )
     counts = Counter(info.dtype for info in source.tensors.values() if info.dtype in FLOATS)
     common = counts.most_common(1)[0][0] if counts else "F16"
     found = FROM_CONFIG.get(dims.dtype, common)
