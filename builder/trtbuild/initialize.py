@@ -13,8 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trtbuild import spec
 from trtbuild.arch.registry import resolve
 from trtbuild.dims import ModelDims
@@ -24,6 +22,8 @@ from trtbuild.init_file import render
 from trtbuild.output import check_file, write_atomically
 from trtbuild.parallel import Parallel
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint, read_config
+from trtbuild.spec.fields import fields
+from trtbuild.yaml_text import NOTHING, parse_document
 
 logger = logging.getLogger(__name__)
 
@@ -92,18 +92,18 @@ def initialize(
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Split "limits.max_batch_size=8" into its key and its value, which is read as YAML.
+    """Split "limits.max_batch_size=8" into its key and its value, which is read as YAML; where text is wanted every value but null is text.
 
     Raises:
         UsageError: there is no "=", or the value is no YAML.
     """
     key, equals, value = text.partition("=")
-    try:
-        if equals and key:
-            return key, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set {text!r}: the value is not valid YAML: {error}", hint="quote it") from error
-    raise UsageError(f"--set {text!r} is not KEY=VALUE", hint="for example --set limits.max_batch_size=8")
+    if not (equals and key):
+        raise UsageError(f"--set {text!r} is not KEY=VALUE", hint="for example --set limits.max_batch_size=8")
+    kind = next((field.kind for field in fields() if ".".join(field.path) == key), "")
+    if kind.startswith("text") and value[:1] not in ("'", '"'):
+        return key, None if value in NOTHING else value
+    return key, parse_document(value, origin=f"the value of --set {text!r}", hint="quote it").data
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,17 +14,18 @@ from typing import Any
 
 import yaml
 
-from trtbuild.errors import UsageError
+from trtbuild.errors import TrtbuildError, UsageError
 
 #: Bounds of a document, far above what a person writes: bytes of the file, mappings and lists inside each other, values with aliases filled in.
 _MOST_BYTES = 4 * 2**20
 _DEEPEST = 40
 _MOST_VALUES = 50_000
+#: Ways to write null.
+NOTHING = ("", "~", "null", "Null", "NULL")
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
 #: 010 is 8 in YAML 1.1 and 10 in 1.2; 1:30 is 90 in 1.1 and text in 1.2.
 _AMBIGUOUS = re.compile(r"[-+]?(0[0-9_]+|[0-9_]+(:[0-9]+)+)$")
-_HINT = "`trtbuild init MODEL` writes a valid one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,14 @@ def read_yaml(path: Path) -> Document:
     """Read a file.
 
     Raises:
-        UsageError: it is no readable file of text, or not YAML; see `parse_yaml`.
+        TrtbuildError: it is missing, or cannot be read.
+        UsageError: it is no file of text, or not YAML; see `parse_document`.
     """
     hint = "name a trtbuild.yaml or a model folder"
+    if not path.exists():
+        raise TrtbuildError(f"{path} does not exist", hint=hint)
     if not path.is_file():
-        kind = "does not exist" if not path.exists() else "is a folder" if path.is_dir() else "is not a regular file"
-        raise UsageError(f"{path} {kind}", hint=hint)
+        raise UsageError(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}", hint=hint)
     if (size := path.stat().st_size) > _MOST_BYTES:
         raise UsageError(f"{path} has {size:,} bytes; at most {_MOST_BYTES:,} are read", hint=hint)
     try:
@@ -59,21 +62,19 @@ def read_yaml(path: Path) -> Document:
             f"{path} is not UTF-8 text: {error.reason} at byte {error.start}", hint="save it as UTF-8"
         ) from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint="check the file and its permissions") from error
+        raise TrtbuildError(
+            f"cannot read {path}: {error.strerror}", hint="check the file and its permissions"
+        ) from error
     return parse_document(text, origin=str(path))
 
 
-def parse_yaml(text: str, *, origin: str) -> Any:
-    """Return what a YAML document holds; see `parse_document`."""
-    return parse_document(text, origin=origin).data
-
-
-def parse_document(text: str, *, origin: str) -> Document:
+def parse_document(text: str, *, origin: str, hint: str = "`trtbuild init MODEL` writes a valid one") -> Document:
     """Read a document.
 
     Args:
         text: the document.
         origin: where it comes from, for the message.
+        hint: what to do about a document that is no YAML.
 
     Raises:
         UsageError: it is not YAML, gives a key twice, is nested too deeply or too large, or holds what is no plain data.
@@ -87,7 +88,7 @@ def parse_document(text: str, *, origin: str) -> Document:
         _measure(node, (), {}, unquoted)
         return Document(loader.construct_document(node), unquoted)
     except yaml.YAMLError as error:
-        raise UsageError(f"{origin} is not valid YAML: {_words(error)}", hint=_HINT) from error
+        raise UsageError(f"{origin} is not valid YAML: {_words(error)}", hint=hint) from error
     except RecursionError as error:
         raise UsageError(f"{origin} is nested too deeply", hint=f"use at most {_DEEPEST} levels") from error
 

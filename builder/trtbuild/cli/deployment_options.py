@@ -113,11 +113,12 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
     given["overrides"] = _overrides(given.pop("override", None) or ())
     if (source / "trtbuild.yaml").is_file() and not (source / "config.json").is_file():
         source = source / "trtbuild.yaml"
-    if source.is_dir():
+    is_yaml = source.suffix in (".yaml", ".yml")
+    if source.is_dir() and not (is_yaml and not (source / "config.json").is_file()):
         data: dict[str, Any] = {"model": {"path": str(source.resolve())}}
         if default_target:
             data["target"] = default_target
-    elif source.suffix in (".yaml", ".yml"):
+    elif is_yaml:
         data = spec.load(source).as_dict()
     else:
         from trtbuild.source import read_config

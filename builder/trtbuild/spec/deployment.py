@@ -29,7 +29,7 @@ class Deployment(Section, frozen=True):
     tensorrt_llm: Annotated[
         str | None,
         Meta(
-            description="TensorRT-LLM release that will build and serve, e.g. 1.2.1 or 1.2; empty: the newest stable one that can."
+            description='TensorRT-LLM release that will build and serve, e.g. 1.2.1, or "1.2" with quotes for the newest 1.2; empty: the newest stable one that can.'
         ),
     ] = None
     quantization: Quantization = Quantization()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.errors import UsageError
 from trtbuild.spec.deployment import Deployment
 from trtbuild.spec.section import Section
 
@@ -20,6 +21,8 @@ _PATHS = (
     ("model", "path"), ("model", "merge_lora"), ("quantization", "calibration", "file"), ("accuracy", "file"),
     ("engine", "timing_cache"), ("speculative", "draft_model"), ("lora", "adapters"), ("serving", "xgrammar_tokenizer_info"),
 )  # fmt: skip
+#: Place of a scalar -> its characters, as `yaml_text.Document.unquoted`.
+Written = Mapping[tuple[str | int, ...], str]
 #: Longest value that is shown whole in a message, characters.
 _SHOWN = 80
 
@@ -28,23 +31,26 @@ def load(path: Path) -> Deployment:
     """Read and validate a trtbuild.yaml; `model.path` comes back absolute, and so do the files of samples.
 
     Raises:
-        TrtbuildError: the file cannot be read.
-        UsageError: it is not YAML, or a key or value is not allowed.
+        TrtbuildError: the file is missing or cannot be read.
+        UsageError: it is no text, not YAML, or a key or value is not allowed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TrtbuildError(f"cannot read {path}: {error}", hint="name a trtbuild.yaml or a model folder") from error
-    from trtbuild.yaml_text import parse_yaml  # a model folder needs no YAML
+    from trtbuild.yaml_text import read_yaml  # a model folder needs no YAML
 
-    data = parse_yaml(text, origin=str(path))
-    if not isinstance(data, dict):
-        raise UsageError(f"{path} holds {type(data).__name__}, not a mapping of sections", hint="see `trtbuild schema`")
-    return parse(_with_absolute_paths(data, path.resolve().parent), origin=str(path))
+    document = read_yaml(path)
+    if not isinstance(document.data, dict):
+        what = "nothing" if document.data is None else f"a {type(document.data).__name__}"
+        raise UsageError(f"{path} holds {what}, not a mapping of sections", hint="see `trtbuild schema`")
+    data = _with_absolute_paths(document.data, path.resolve().parent, origin=str(path))
+    return parse(data, origin=str(path), written=document.unquoted)
 
 
-def parse(data: dict[str, Any], *, origin: str) -> Deployment:
+def parse(data: dict[str, Any], *, origin: str, written: Written | None = None) -> Deployment:
     """Validate a plain dictionary; types are strict: no 1 for true, no "1" for 1.
+
+    Args:
+        data: sections and their keys.
+        origin: where they come from, for messages.
+        written: see `yaml_text.Document.unquoted`.
 
     Raises:
         UsageError: a key is unknown (the nearest known one is named) or a value is not allowed.
@@ -54,7 +60,7 @@ def parse(data: dict[str, Any], *, origin: str) -> Deployment:
             return msgspec.convert(data, Deployment)
     except (msgspec.ValidationError, TypeError):
         pass  # below every fault is looked for, not only the first
-    raise UsageError(f"{origin}: {'; '.join(_faults(data, Deployment))}", hint="see `trtbuild schema`")
+    raise UsageError(f"{origin}: {'; '.join(_faults(data, Deployment, written or {}))}", hint="see `trtbuild schema`")
 
 
 def _is_finite(value: Any) -> bool:
@@ -66,11 +72,11 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _faults(data: Any, section: type[Section], place: tuple[str, ...] = ()) -> Iterator[str]:
+def _faults(data: Any, section: type[Section], written: Written, place: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield what is wrong with a section: each key and value by itself first, then what does not go together."""
     where = ".".join(place)
     if not isinstance(data, dict):
-        yield f"{where} = {_shown(data)}: expected a mapping of keys to values"
+        yield f"{where} = {_shown(data, written.get(place))}: expected a mapping of keys to values"
         return
     known = {info.name: info for info in msgspec.structs.fields(section)}
     is_sound = True
@@ -85,12 +91,15 @@ def _faults(data: Any, section: type[Section], place: tuple[str, ...] = ()) -> I
                 is_sound = False
                 yield f"'{'.'.join(inner)}' is missing"
         elif isinstance(info.type, type) and issubclass(info.type, Section):
-            for fault in _faults(data[name], info.type, inner):
+            for fault in _faults(data[name], info.type, written, inner):
                 is_sound = False
                 yield fault
         elif not _fits(data[name], info.type):
             is_sound = False
-            yield f"{'.'.join(inner)} = {_shown(data[name])}: expected {_expected(info.type)}"
+            yield (
+                f"{'.'.join(inner)} = {_shown(data[name], written.get(inner))}: expected {_expected(info.type)}"
+                + _unquoted(inner, info.type, written)
+            )
     if is_sound:
         try:
             msgspec.convert(data, section)
@@ -119,18 +128,39 @@ def _unknown(key: Any, known: list[str], place: tuple[str, ...]) -> str:
     return f"unknown key '{where}'" + (f", did you mean '{near[0]}'?" if near else f"; known here: {', '.join(known)}")
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def _unquoted(place: tuple[str, ...], annotation: Any, written: Written) -> str:
+    """Return what to do about a value that is text for who wrote it and none for YAML, as the end of a message."""
+    from trtbuild.yaml_text import NOTHING
+
+    found = [text for where, text in written.items() if where[: len(place)] == place and text not in NOTHING]
+    if not found or "text" not in _expected(annotation):
+        return ""
+    return f"; YAML reads it as another type, so quote it: {', '.join(json.dumps(text) for text in found)}"
+
+
+def _shown(value: Any, written: str | None = None) -> str:
+    text = repr(value) if written is None else written or "null"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
-    """Return the file's data with every path absolute; what is not a path where one should be is left for the validation."""
+def _with_absolute_paths(data: dict[str, Any], base: Path, *, origin: str) -> dict[str, Any]:
+    """Return the file's data with every path absolute; what is not a path where one should be is left for the validation.
 
-    def absolute(value: Any) -> Any:
+    Raises:
+        UsageError: a path is empty, holds NUL, or begins with the home of nobody.
+    """
+
+    def absolute(value: Any, place: str) -> Any:
         if isinstance(value, (list, tuple)):
-            return [absolute(item) for item in value]
-        return str(base / Path(value).expanduser()) if isinstance(value, str) else value
+            return [absolute(item, place) for item in value]
+        if not isinstance(value, str):
+            return value
+        try:
+            if value and "\0" not in value:
+                return str(base / Path(value).expanduser())
+        except RuntimeError:
+            pass  # no such user
+        raise UsageError(f"{origin}: {place} = {value!r} names no file", hint="write a path, or leave the key out")
 
     data = deepcopy(data)
     for *sections, key in _PATHS:
@@ -138,5 +168,5 @@ def _with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
         for section in sections:
             node = node.get(section) if isinstance(node, dict) else None
         if isinstance(node, dict) and node.get(key) is not None:
-            node[key] = absolute(node[key])
+            node[key] = absolute(node[key], ".".join((*sections, key)))
     return data

@@ -14,8 +14,9 @@ import pytest
 
 from trtbuild.arch.registry import lookup
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.initialize import setting
 from trtbuild.safetensors_file import read_header
-from trtbuild.yaml_text import parse_document, parse_yaml, read_yaml
+from trtbuild.yaml_text import parse_document, read_yaml
 
 Make = Callable[..., Path]
 Cli = Callable[..., tuple[int, str, str]]
@@ -67,7 +68,7 @@ def test_broken_yaml_is_a_usage_error_that_names_the_file(text: str, message: st
     ],
 )
 def test_plain_yaml_is_read_as_it_is_written(text: str, data: Any) -> None:
-    assert parse_yaml(text, origin="x.yaml") == data
+    assert parse_document(text, origin="x.yaml").data == data
 
 
 def test_scalars_that_are_no_text_are_known_by_their_characters() -> None:
@@ -84,17 +85,11 @@ def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def _dangling(path: Path) -> None:
-    path.symlink_to(path.parent / "nowhere")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (_folder, "is a folder"),
         (_fifo, "is not a regular file"),
-        (_dangling, "does not exist"),
-        (lambda path: None, "does not exist"),
         (lambda path: path.write_bytes("model: {path: café}".encode("latin-1")), "is not UTF-8 text"),
         (lambda path: path.write_bytes("model: {path: m}".encode("utf-16")), "is not UTF-8 text"),
         (lambda path: path.write_bytes(b" " * 5_000_000), "5,000,000 bytes"),
@@ -107,6 +102,54 @@ def test_what_is_no_file_of_text_is_a_usage_error(tmp_path: Path, make: Callable
         read_yaml(path)
     assert message in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "tensorrt_llm: 1.2",
+            'tensorrt_llm = 1.2: expected text, or null; YAML reads it as another type, so quote it: "1.2"',
+        ),
+        ("tensorrt_llm: 1.10", 'quote it: "1.10"'),
+        ("model: {path: m, revision: 1234567}", 'quote it: "1234567"'),
+        (
+            "model: {path: m, revision: yes}",
+            'model.revision = yes: expected text, or null; YAML reads it as another type, so quote it: "yes"',
+        ),
+        ("quantization: {scheme: off}", 'quote it: "off"'),
+        ("serving: {stop_words: [end, 7, no]}", 'quote it: "7", "no"'),
+        ("quantization: {scheme: }", "quantization.scheme = null: expected text"),
+        ("limits: {max_batch_size: true}", "limits.max_batch_size = true: expected whole number"),
+        ("limits: {max_batch_size: '8'}", "limits.max_batch_size = '8': expected whole number"),
+        ("limits: {max_batch_size: 8.0}", "limits.max_batch_size = 8.0: expected whole number"),
+        ("serving: {streaming: 'yes'}", "serving.streaming = 'yes': expected true or false"),
+        ("serving: {streaming: 1}", "serving.streaming = 1: expected true or false"),
+        ("limits:", "limits = null: expected a mapping"),
+        ("kv_cache: {free_gpu_memory_fraction: .nan}", "expected number, more than 0, less than 1"),
+        ("llm_api: {extra: {a: .inf}}", "llm_api.extra"),
+        ("model: {path: ''}", "model.path = '' names no file"),
+        ('model: {path: "a\\0b"}', "names no file"),
+        ("model: {path: ~nobody-of-that-name/x}", "names no file"),
+    ],
+)
+def test_a_value_of_another_type_is_named_as_it_is_written(tmp_path: Path, cli: Cli, line: str, message: str) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(line + "\n" + ("" if line.startswith("model") else "model: {path: m}\n"))
+    code, _, err = cli("plan", file)
+    assert code == 2
+    assert message in err
+    assert "t.yaml" in err
+
+
+def test_text_behind_set_needs_no_quotes() -> None:
+    assert setting("tensorrt_llm=1.10") == ("tensorrt_llm", "1.10")
+    assert setting("model.revision=0123") == ("model.revision", "0123")
+    assert setting("model.revision=null") == ("model.revision", None)
+    assert setting("model.revision='null'") == ("model.revision", "null")
+    assert setting("model.path=a: [b") == ("model.path", "a: [b")
+    assert setting("limits.max_batch_size=8") == ("limits.max_batch_size", 8)
+    assert setting("serving.stop_words=[a, b]") == ("serving.stop_words", ["a", "b"])
 
 
 HOSTILE: list[Any] = [
