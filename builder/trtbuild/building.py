@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
+from trtbuild.checks import check_deployment, without_effect
 from trtbuild.convert.work import Conversion, Copy, work_of
 from trtbuild.errors import UsageError
 from trtbuild.evaluate.gate import check_gate, pass_gate
@@ -23,7 +24,7 @@ from trtbuild.manifest import CHECKPOINT
 from trtbuild.output import check_output, check_space, staged_folder, write_atomically
 from trtbuild.spec import Deployment
 from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, held, needed, stage_keys
-from trtbuild.targets.base import Job, Target, load_target
+from trtbuild.targets.base import Job, Target, check_job, load_target
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +77,10 @@ def build(
         TrtbuildError: the inputs are unusable, a tool fails, or the folder exists and is of other inputs.
         CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; it stays in the hidden folder of unfinished work.
     """
+    wishes = check_deployment(deployment)
     work = work_of(deployment)
     job, target = work.job(), load_target(deployment.target)
-    notes = [*work.notes, *job.limits.notes, *target.check(job)]
+    notes = [*wishes, *work.notes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
     check_gate(work.source, deployment.accuracy)
     run = Build(work, job, target, stage_keys(work.key, deployment), output, memory_bytes, quiet)
     stages, there = needed(deployment, until), held(output)

@@ -5,7 +5,7 @@ Rules: checkpoint specification 4.4 (what the builder does, in its order) and 7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -100,10 +100,19 @@ def resolve_limits(
             f"limits.max_seq_len={max_seq_len.value} exceeds the {longest} positions of the model",
             hint=f"use at most {longest}",
         )
-    max_batch_size = _given(limits.max_batch_size) or Sourced(
-        batch_default, "default", f"of the target {deployment.target}"
-    )
+    if max_seq_len.value < 2:
+        raise UsageError(
+            f"{'limits.max_seq_len=1' if limits.max_seq_len else 'the model has 1 position, which'} leaves no room for a prompt and an answer",
+            hint="max_seq_len is prompt plus answer: use 2 or more",
+        )
     draft_len = deployment.speculative.max_draft_len or 0
+    if draft_len >= max_seq_len.value:
+        raise UsageError(
+            f"speculative.max_draft_len={draft_len} leaves no room within max_seq_len={max_seq_len.value}",
+            hint=f"use at most {max_seq_len.value - 1}; 3 to 5 is usual",
+        )
+    max_batch_size = _given(limits.max_batch_size) or _batch(deployment, draft_len + 1, batch_default)
+    windows = _windows(cache.max_attention_window, longest, max_seq_len.value)
     max_num_tokens = _num_tokens(deployment, max_batch_size.value * (draft_len + 1), max_seq_len.value, tokens_default)
     max_input_len, notes = _input_len(deployment, max_seq_len.value, max_num_tokens.value)
     beams = limits.max_beam_width
@@ -132,8 +141,48 @@ def resolve_limits(
             "max_input_len": max_input_len,
             "kv_tokens": Sourced(num_blocks * cache.tokens_per_block, pool.origin, pool.why),
         },
-        notes=notes,
+        notes=(*notes, *windows, *_blocks(cache.tokens_per_block, max_seq_len.value)),
     )
+
+
+def _batch(deployment: Deployment, least: int, default: int) -> Sourced:
+    """Return the requests of a batch when none are given: no more than the tokens of a step serve, each with its draft."""
+    tokens = deployment.limits.max_num_tokens
+    if tokens is None or tokens // least >= default:
+        return Sourced(default, "default", f"of the target {deployment.target}")
+    if tokens < least:
+        raise UsageError(
+            f"limits.max_num_tokens={tokens} is below the {least} tokens that a step of one request takes with its draft",
+            hint=f"use limits.max_num_tokens >= {least}, or a smaller speculative.max_draft_len",
+        )
+    return Sourced(tokens // least, "rule", "what limits.max_num_tokens serves in one step")
+
+
+def _windows(asked: tuple[int, ...], longest: int, max_seq_len: int) -> tuple[str, ...]:
+    """Return a note about windows that are none.
+
+    Raises:
+        UsageError: one is beyond the positions of the model.
+    """
+    beyond = sorted({window for window in asked if window > longest})
+    if beyond:
+        raise UsageError(
+            f"kv_cache.max_attention_window: {', '.join(map(str, beyond))} exceeds the {longest} positions of the model",
+            hint=f"use at most {longest} for a layer that attends to everything, or leave the key out",
+        )
+    if asked and min(asked) >= max_seq_len:
+        return (
+            f"kv_cache.max_attention_window={list(asked)} is no window: no sequence is longer than max_seq_len={max_seq_len}",
+        )
+    return ()
+
+
+def _blocks(tokens_per_block: int, max_seq_len: int) -> Iterator[str]:
+    if tokens_per_block > max_seq_len:
+        yield (
+            f"kv_cache.tokens_per_block={tokens_per_block} is more than a sequence has: each takes a whole block, most of it empty "
+            f"(max_seq_len={max_seq_len})"
+        )
 
 
 def _given(value: int | None) -> Sourced | None:
@@ -154,7 +203,9 @@ def _num_tokens(deployment: Deployment, least: int, max_seq_len: int, default: i
     most = (limits.max_batch_size or least) * max_seq_len
     if default > most:
         return Sourced(max(most, least), "rule", "max_batch_size x max_seq_len; more is never used")
-    return Sourced(max(default, least), "default" if default >= least else "rule", "one token per request at least")
+    if default >= least:
+        return Sourced(default, "default", f"of the target {deployment.target}")
+    return Sourced(least, "rule", "one token for each request of a batch, and its draft")
 
 
 def _input_len(deployment: Deployment, max_seq_len: int, max_num_tokens: int) -> tuple[Sourced, tuple[str, ...]]:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
+from trtbuild.checks import check_deployment, without_effect
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.run import plan_deployment
 from trtbuild.convert.unified_plan import describe
 from trtbuild.errors import CheckFailed, TrtbuildError, UsageError
+from trtbuild.evaluate.gate import check_gate
 from trtbuild.memory import report
 from trtbuild.memory.estimate import Estimate, estimate
 from trtbuild.memory.fit import problems
@@ -20,7 +22,7 @@ from trtbuild.memory.host import host_needs
 from trtbuild.memory.kv import element_bytes, rank_caches
 from trtbuild.source import SourceCheckpoint, read_config
 from trtbuild.spec import Deployment, replaced
-from trtbuild.targets.base import Job, load_target
+from trtbuild.targets.base import Job, check_job
 
 _ON_THE_CPU = "reference"
 #: Between two settings of one what-if: a comma in front of the next key.
@@ -56,13 +58,15 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
         TrtbuildError: the deployment cannot be built.
     """
     options = options or PlanOptions()
+    wishes = check_deployment(deployment)
     model = Path(deployment.model.path)
     if (architecture := architecture_of(read_config(model))) is not None:
         return _sized(deployment, model, architecture)
     deployment, copied = _as_converted(deployment)
     conversion = plan_deployment(deployment, is_done=not copied)
     job = Job.of(deployment, conversion)
-    notes = load_target(deployment.target).check(job)
+    notes = [*wishes, *check_job(job), *without_effect(deployment, calibrates=conversion.needs_calibration)]
+    check_gate(conversion.source, deployment.accuracy)
     it = None if deployment.target == _ON_THE_CPU else _estimate(deployment, conversion, options)
     described = describe(conversion, [deployment.target], tensors=False)
     host = host_needs(deployment, conversion, it, described["write_bytes"])
@@ -85,7 +89,7 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
         "kv_cache": _kv_cache(conversion, job, it),
         "disk_bytes": described["write_bytes"],
         "host": host.to_json(),
-        "notes": [*copied, *notes, *limits.notes],
+        "notes": [*copied, *notes],
     }
     return {**found, **_of_gpus(deployment, conversion, it, options)}
 
@@ -233,7 +237,8 @@ def _compared(
         column: dict[str, Any] = {"name": text, "settings": settings, "error": None}
         try:
             replanned = planned(other, conversion, settings)
-            load_target(other.target).check(Job.of(other, replanned))
+            check_deployment(other)
+            check_job(Job.of(other, replanned))
             column.update(report.summary(_estimate(other, replanned, options)))
         except TrtbuildError as error:
             column["error"] = str(error)

@@ -49,6 +49,11 @@ class Conversion:
         """What identifies the inputs."""
         return inputs_key(self.plan, [self.deployment], "checkpoint")
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether the model is run on sample texts."""
+        return self.plan.needs_calibration
+
     def job(self) -> Job:
         """Return the facts for the target."""
         return Job.of(self.deployment, self.plan)
@@ -89,6 +94,11 @@ class Copy:
     def key(self) -> str:
         """What identifies the inputs."""
         return copy_key(self.kept, self.deployment)
+
+    @property
+    def calibrates(self) -> bool:
+        """Nothing is run."""
+        return False
 
     def job(self) -> Job:
         """Return the facts for the target."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from trtbuild.checks import check_deployment
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.errors import TrtbuildError
 from trtbuild.gpus import find_gpu
@@ -20,7 +21,7 @@ from trtbuild.memory.estimate import Estimate, estimate
 from trtbuild.memory.fit import problems
 from trtbuild.memory.pool import longest_sequence, smallest_fraction
 from trtbuild.spec import Deployment
-from trtbuild.targets.base import Job, load_target
+from trtbuild.targets.base import Job, check_job
 
 Settings = dict[str, Any]
 #: GPUs of a node when hardware.count is empty.
@@ -97,7 +98,8 @@ class _Search:
                 result = estimate(deployment, plan, copies=self._copies)
                 if problems(result):
                     continue
-                load_target(deployment.target).check(Job.of(deployment, plan))
+                check_deployment(deployment)
+                check_job(Job.of(deployment, plan))
             except TrtbuildError:
                 continue
             return Suggestion(settings, result)

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
+from trtbuild.checks.engines import engine_faults
+from trtbuild.checks.fault import require_none
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
 from trtbuild.repo.engine_context import (
     batch_and_logits,
     engine_values,
     open_engine,
-    refuse_engine_fields,
     serving_release,
 )
 from trtbuild.repo.engine_settings import Value
@@ -175,7 +176,7 @@ def _build(
         kv_cache_max_tokens = deployment.kv_cache.max_tokens
         more = engine_values(deployment, engine, release, lambda folder: _seen_by_server(folder, path_map), paths)
     else:
-        refuse_engine_fields(deployment)
+        require_none(engine_faults(deployment))
     if variant == "llmapi":
         more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map)
     else:

@@ -73,21 +73,6 @@ def engine_values(
     }
 
 
-#: Fields of `serving` that only engines have.
-_OF_ENGINES = ("gpu_device_ids", "participant_ids", "guided_decoding")
-
-
-def refuse_engine_fields(deployment: Deployment) -> None:
-    given = [f"serving.{name}" for name in _OF_ENGINES if getattr(deployment.serving, name) is not None]
-    if deployment.serving.mode != "leader":
-        given.append("serving.mode")
-    if given:
-        raise UsageError(
-            f"{', '.join(given)}: only engines have that, and the target is {deployment.target}",
-            hint="leave it out, or use --target tensorrt; for guided decoding with target pytorch see llm_api.guided_decoding",
-        )
-
-
 def batch_and_logits(
     engine: Engine | None, checkpoint_config: Mapping[str, Any], deployment: Deployment, default: int
 ) -> tuple[str, int]:

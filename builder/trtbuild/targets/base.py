@@ -11,6 +11,7 @@ from trtbuild.arch.registry import resolve
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.dims import ModelDims
 from trtbuild.dtypes import TO_CONFIG
+from trtbuild.errors import UsageError
 from trtbuild.gpus import Gpu, find_gpu
 from trtbuild.limits import ResolvedLimits, resolve_limits
 from trtbuild.names import LAYOUTS
@@ -143,3 +144,19 @@ def load_target(name: str) -> Target:
     module, _, attribute = TARGETS[name].partition(":")
     target: Target = getattr(import_module(module), attribute)()
     return target
+
+
+def check_job(job: Job) -> list[str]:
+    """Return the notes of a target about a job, and those that all targets have.
+
+    Raises:
+        UsageError: it cannot be built like this; the message names the nearest that can.
+        TrtbuildError: an adapter cannot be read.
+    """
+    windows = job.deployment.kv_cache.max_attention_window
+    if len(windows) > job.dims.num_layers:
+        raise UsageError(
+            f"kv_cache.max_attention_window names {len(windows)} windows, the model has {job.dims.num_layers} layers",
+            hint="name at most one per layer; fewer are repeated",
+        )
+    return list(dict.fromkeys([*load_target(job.deployment.target).check(job), *job.limits.notes]))

@@ -14,7 +14,7 @@ from trtbuild.limits import resolve_limits
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.parallel import Parallel
 from trtbuild.spec import Deployment
-from trtbuild.targets.base import Job
+from trtbuild.targets.base import Job, check_job
 from trtbuild.targets.pytorch_checks import CHECKS, facts_of
 from trtbuild.trtllm.llm_serve import SCRIPT_NAME, YAML_NAME, serve_command, serve_script, yaml_text
 from trtbuild.trtllm.llm_settings import arguments
@@ -40,7 +40,7 @@ def check_folder(deployment: Deployment, checkpoint: UnifiedCheckpoint) -> list[
         checkpoint.kv_cache_quant_algo,
         find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None,
     )
-    return [*PyTorch().check(job), *_library_notes(job.release, checkpoint.config)]
+    return [*check_job(job), *_library_notes(job.release, checkpoint.config)]
 
 
 def _library_notes(release: Release, config: Mapping[str, Any]) -> list[str]:

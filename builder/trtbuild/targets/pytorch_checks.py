@@ -25,6 +25,8 @@ from trtbuild.trtllm.llm_support import (
     SAME_FORMAT,
     SLOW_EXPERTS,
 )
+from trtbuild.trtllm.rules import check_rules
+from trtbuild.trtllm.serving_rules import ADAPTERS
 from trtbuild.trtllm.versions import Feature, with_feature
 
 Check = Callable[[Job], Iterator[str]]
@@ -194,12 +196,12 @@ def limits(job: Job) -> Iterator[str]:
             f"limits.max_input_len={job.deployment.limits.max_input_len} is not enforced: the PyTorch backend takes prompts up to "
             f"max_seq_len={job.limits.max_seq_len}"
         )
-    windows = job.deployment.kv_cache.max_attention_window
-    if len(windows) > job.dims.num_layers:
-        raise UsageError(
-            f"kv_cache.max_attention_window names {len(windows)} windows, the model has {job.dims.num_layers} layers",
-            hint="name at most one per layer; fewer are repeated",
-        )
+
+
+def adapters(job: Job) -> Iterator[str]:
+    """Refuse LoRA adapters that are damaged, or larger than is reserved for."""
+    check_rules(job, ADAPTERS)
+    yield from ()
 
 
 def arguments(job: Job) -> Iterator[str]:
@@ -212,5 +214,5 @@ def arguments(job: Job) -> Iterator[str]:
 
 #: In this order: what is most basic first.
 CHECKS: tuple[Check, ...] = (
-    release, weights, kv_cache, heads, experts, speculation, latent_attention, limits, arguments, graphs, architecture,
+    release, weights, kv_cache, heads, experts, speculation, latent_attention, limits, adapters, arguments, graphs, architecture,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from trtbuild.trtllm import attention_rules, build_rules, serving_rules
 from trtbuild.trtllm.build_options import requested
 from trtbuild.trtllm.rules import check_rules
 
-ERRORS = (*build_rules.ERRORS, *attention_rules.ERRORS, *serving_rules.ERRORS)
+ERRORS = (*build_rules.ERRORS, *attention_rules.ERRORS, *serving_rules.ERRORS, *serving_rules.ADAPTERS)
 NOTES = (*build_rules.NOTES, *serving_rules.NOTES)
 
 
@@ -20,4 +20,4 @@ def check_job(job: Job) -> list[str]:
     """
     notes = check_rules(job, ERRORS, NOTES)
     requested(job)
-    return [*job.limits.notes, *notes]
+    return notes

@@ -140,6 +140,9 @@ ERRORS: tuple[Rule, ...] = (
         ),
         "set limits.max_beam_width: 1",
     ),
+)
+#: Of LoRA adapters, whatever serves them.
+ADAPTERS: tuple[Rule, ...] = (
     Rule(
         "names of LoraManager",
         lambda job: bool(_unknown_modules(job)),
@@ -155,7 +158,7 @@ ERRORS: tuple[Rule, ...] = (
     Rule(
         "4.1: --lora_target_modules",
         lambda job: bool(_beyond(job)),
-        lambda job: f"{'; '.join(_beyond(job))}; the engine adapts {', '.join(lora_modules(job))}",
+        lambda job: f"{'; '.join(_beyond(job))}; lora adapts {', '.join(lora_modules(job))}",
         lambda job: f"set lora.target_modules: [{', '.join(_all_modules(job))}]",
     ),
 )

@@ -40,7 +40,7 @@ def lose_a_shard(folder: Path) -> None:
 
 def more_layers(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers":  4000}))
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4000}))
 
 
 def a_pipe(folder: Path) -> None:

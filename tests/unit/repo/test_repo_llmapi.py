@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.lora.adapters import Q, pair, write_adapter
 
 from trtbuild.repo.lint import lint
 from trtbuild.repo.proto import datatype_name, parse_config
@@ -131,7 +132,7 @@ def test_the_model_gets_the_arguments_that_trtllm_serve_would_get(served: Callab
 
 
 def test_paths_are_those_of_the_container(served: Callable[..., Path], tmp_path: Path) -> None:
-    lora = {"adapters": [str(tmp_path / "adapter")]}
+    lora = {"adapters": [str(write_adapter(tmp_path / "adapter", {Q: pair(4, 64, 64, seed=0)}))]}
     found = arguments(served("--path-map", f"{tmp_path}=/models", lora=lora))
     assert found["model"] == "/models/build/checkpoint"
     assert found["lora_config"]["lora_dir"] == ["/models/adapter"]

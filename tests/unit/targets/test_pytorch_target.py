@@ -16,7 +16,7 @@ from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
 from trtbuild.gpus import find_gpu
 from trtbuild.spec import parse
-from trtbuild.targets.base import Job, load_target
+from trtbuild.targets.base import Job, check_job, load_target
 from trtbuild.trtllm.versions import find_release
 
 MakeModel = Callable[..., Path]
@@ -41,7 +41,7 @@ def make_job(make_model: MakeModel) -> Callable[..., Job]:
 
 
 def check(job: Job) -> list[str]:
-    return load_target("pytorch").check(job)
+    return check_job(job)
 
 
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 64, "architecture": "MixtralForCausalLM"}

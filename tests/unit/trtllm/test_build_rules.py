@@ -10,7 +10,7 @@ import pytest
 from tests.unit.trtllm.engine_jobs import make_job, q_adapter
 
 from trtbuild.errors import UsageError
-from trtbuild.targets.base import load_target
+from trtbuild.targets.base import check_job, load_target
 from trtbuild.trtllm.job_rules import ERRORS
 
 OFF = {"scheduling": {"chunked_context": False}, "kv_cache": {"enable_block_reuse": False}}
@@ -143,7 +143,7 @@ def test_what_can_be_built_passes_without_a_note(job: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_what_should_be_known_is_a_note(job: dict[str, Any], note: str) -> None:
-    notes = load_target("tensorrt").check(make_job(**job))
+    notes = check_job(make_job(**job))
     assert any(re.search(note, each) for each in notes), notes
 
 
@@ -175,6 +175,6 @@ class TestAdapters:
     def test_one_that_changes_other_modules_is_refused(self, tmp_path: Path) -> None:
         adapter = q_adapter(tmp_path / "a")
         lora = {"adapters": [str(adapter)], "target_modules": ["attn_dense"]}
-        with pytest.raises(UsageError, match="changes attn_q; the engine adapts attn_dense") as error:
+        with pytest.raises(UsageError, match="changes attn_q; lora adapts attn_dense") as error:
             load_target("tensorrt").check(make_job(lora=lora))
         assert "[attn_q, attn_k, attn_v, attn_dense]" in error.value.hint
