@@ -16,7 +16,7 @@ from typing import Any
 
 from trtbuild import manifest
 from trtbuild.checks import check_deployment, without_effect
-from trtbuild.convert.work import Conversion, Copy, work_of
+from trtbuild.convert.work import Work, work_of
 from trtbuild.errors import UsageError
 from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
@@ -25,6 +25,7 @@ from trtbuild.output import check_output, check_space, staged_folder, write_atom
 from trtbuild.spec import Deployment
 from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, held, needed, stage_keys
 from trtbuild.targets.base import Job, Target, check_job, load_target
+from trtbuild.ways import only_ways_that_work
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ CONFIG = "trtbuild.yaml"
 class Build:
     """One run: what is to be built, where, and with what."""
 
-    work: Conversion | Copy
+    work: Work
     job: Job
     target: Target
     keys: dict[str, str]
@@ -77,10 +78,11 @@ def build(
         TrtbuildError: the inputs are unusable, a tool fails, or the folder exists and is of other inputs.
         CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; it stays in the hidden folder of unfinished work.
     """
-    wishes = check_deployment(deployment)
-    work = work_of(deployment)
-    job, target = work.job(), load_target(deployment.target)
-    notes = [*wishes, *work.notes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
+    with only_ways_that_work(deployment):
+        wishes = check_deployment(deployment)
+        work = work_of(deployment)
+        job, target = work.job(), load_target(deployment.target)
+        notes = [*wishes, *work.notes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
     check_gate(work.source, deployment.accuracy)
     run = Build(work, job, target, stage_keys(work.key, deployment), output, memory_bytes, quiet)
     stages, there = needed(deployment, until), held(output)

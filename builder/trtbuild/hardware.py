@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from trtbuild.errors import UsageError
+from trtbuild.errors import UsageError, Way
 from trtbuild.gpus import Gpu, find_gpu
 
 State = Literal["supported", "impossible", "undocumented"]
@@ -110,16 +110,17 @@ NEAREST_KV: dict[str, tuple[str, ...]] = {"auto": (), "fp8": ("auto",), "int8": 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One of the two choices: what it is called, its option, its tables."""
+    """One of the two choices: what it is called, its option, its key in trtbuild.yaml, its tables."""
 
     word: str
     option: str
+    place: str
     table: dict[str, dict[str, Row]]
     nearest: dict[str, tuple[str, ...]]
 
 
-SCHEME = Kind("quantization", "--quantization", SCHEMES, NEAREST)
-KV_CACHE = Kind("KV cache", "--kv-cache", KV_CACHES, NEAREST_KV)
+SCHEME = Kind("quantization", "--quantization", "quantization.scheme", SCHEMES, NEAREST)
+KV_CACHE = Kind("KV cache", "--kv-cache", "quantization.kv_cache", KV_CACHES, NEAREST_KV)
 
 
 def verdict(kind: Kind, name: str, *, target: str, sm: int) -> Verdict:
@@ -128,11 +129,11 @@ def verdict(kind: Kind, name: str, *, target: str, sm: int) -> Verdict:
     return next(cell for cell, numbers in zip(row, FAMILIES.values(), strict=True) if sm in numbers)
 
 
-def nearest(kind: Kind, name: str, *, target: str, sm: int) -> str:
-    """Return the nearest format that is documented to run there."""
-    return next(
-        other for other in kind.nearest[name] if verdict(kind, other, target=target, sm=sm).state == "supported"
-    )
+def nearest(kind: Kind, name: str, *, target: str, sm: int) -> Iterator[Way]:
+    """Yield the formats that are documented to run there, the nearest first."""
+    for other in kind.nearest[name]:
+        if verdict(kind, other, target=target, sm=sm).state == "supported":
+            yield Way(f"the nearest that does is {kind.option} {other}", {kind.place: other}, "format")
 
 
 def check_hardware(gpu: str | None, *, target: str, schemes: Iterable[str], kv_cache: str) -> list[str]:
@@ -153,7 +154,7 @@ def check_hardware(gpu: str | None, *, target: str, schemes: Iterable[str], kv_c
     if found.sm < OLDEST_SM:
         raise UsageError(
             f"TensorRT-LLM does not run on {found}: it lists no GPU below SM{OLDEST_SM} (Volta was removed in 0.16)",
-            hint="--target reference runs on the CPU",
+            ways=[Way("--target reference runs on the CPU", {"target": "reference"})],
         )
     notes = [note for scheme in dict.fromkeys(schemes) for note in _check(SCHEME, scheme, found, target)]
     notes += _check(KV_CACHE, kv_cache, found, target)
@@ -163,18 +164,16 @@ def check_hardware(gpu: str | None, *, target: str, schemes: Iterable[str], kv_c
 def _check(kind: Kind, name: str, gpu: Gpu, target: str) -> Iterator[str]:
     cell = verdict(kind, name, target=target, sm=gpu.sm)
     if cell.state == "impossible":
-        other = nearest(kind, name, target=target, sm=gpu.sm)
         raise UsageError(
             f"{kind.word} '{name}' does not run on {gpu} with target {target}: {cell.why}",
-            hint=f"the nearest that does is {kind.option} {other}{_elsewhere(kind, name, gpu)}",
+            ways=[*nearest(kind, name, target=target, sm=gpu.sm), *_elsewhere(kind, name, gpu)],
         )
     if cell.state == "undocumented":
         yield f"unverified: {kind.word} {name} on {gpu} with target {target}: {cell.why}"
 
 
-def _elsewhere(kind: Kind, name: str, gpu: Gpu) -> str:
-    """Return the targets whose software takes a format on this GPU, worded as the end of a hint."""
-    targets = [
-        target for target in kind.table[name] if verdict(kind, name, target=target, sm=gpu.sm).state == "supported"
-    ]
-    return f"; {name} itself works with --target {targets[0]}" if targets else ""
+def _elsewhere(kind: Kind, name: str, gpu: Gpu) -> Iterator[Way]:
+    """Yield the targets whose software takes a format on this GPU."""
+    for target in kind.table[name]:
+        if verdict(kind, name, target=target, sm=gpu.sm).state == "supported":
+            yield Way(f"{name} itself works with --target {target}", {"target": target}, "target")

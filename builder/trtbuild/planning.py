@@ -11,9 +11,8 @@ from typing import Any
 from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
 from trtbuild.checks import check_deployment, without_effect
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import plan_deployment
-from trtbuild.convert.unified_plan import describe
-from trtbuild.errors import CheckFailed, TrtbuildError, UsageError
+from trtbuild.convert.work import Work, work_of
+from trtbuild.errors import CheckFailed, TrtbuildError, UsageError, Way
 from trtbuild.evaluate.gate import check_gate
 from trtbuild.memory import report
 from trtbuild.memory.estimate import Estimate, estimate
@@ -21,8 +20,9 @@ from trtbuild.memory.fit import problems
 from trtbuild.memory.host import host_needs
 from trtbuild.memory.kv import element_bytes, rank_caches
 from trtbuild.source import SourceCheckpoint, read_config
-from trtbuild.spec import Deployment, replaced
+from trtbuild.spec import Deployment
 from trtbuild.targets.base import Job, check_job
+from trtbuild.ways import only_ways_that_work
 
 _ON_THE_CPU = "reference"
 #: Between two settings of one what-if: a comma in front of the next key.
@@ -57,19 +57,22 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
     Raises:
         TrtbuildError: the deployment cannot be built.
     """
-    options = options or PlanOptions()
+    with only_ways_that_work(deployment):
+        return _plan(deployment, options or PlanOptions())
+
+
+def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     wishes = check_deployment(deployment)
     model = Path(deployment.model.path)
     if (architecture := architecture_of(read_config(model))) is not None:
         return _sized(deployment, model, architecture)
-    deployment, copied = _as_converted(deployment)
-    conversion = plan_deployment(deployment, is_done=not copied)
-    job = Job.of(deployment, conversion)
-    notes = [*wishes, *check_job(job), *without_effect(deployment, calibrates=conversion.needs_calibration)]
-    check_gate(conversion.source, deployment.accuracy)
-    it = None if deployment.target == _ON_THE_CPU else _estimate(deployment, conversion, options)
-    described = describe(conversion, [deployment.target], tensors=False)
-    host = host_needs(deployment, conversion, it, described["write_bytes"])
+    work = work_of(deployment)
+    served, conversion = work.in_memory
+    job = work.job()
+    notes = [*wishes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
+    check_gate(work.source, deployment.accuracy)
+    it = None if deployment.target == _ON_THE_CPU else _estimate(served, conversion, options)
+    host = host_needs(work, it)
     if options.output is not None:
         from trtbuild.output import check_space
 
@@ -80,44 +83,18 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
         "target": deployment.target,
         "tensorrt_llm": str(job.release),
         "is_converted": True,
-        "conversion": described,
+        "conversion": work.describe(),
         "limits": {
             **asdict(limits),
             "kv_tokens": it.pool.tokens(limits.tokens_per_block) if it else limits.kv_tokens,
             "full_length_sequences": it.sequences(limits.max_seq_len) if it else limits.kv_tokens // limits.max_seq_len,
         },
         "kv_cache": _kv_cache(conversion, job, it),
-        "disk_bytes": described["write_bytes"],
+        "disk_bytes": work.nbytes,
         "host": host.to_json(),
-        "notes": [*copied, *notes],
+        "notes": list(dict.fromkeys(notes)),
     }
-    return {**found, **_of_gpus(deployment, conversion, it, options)}
-
-
-def _as_converted(deployment: Deployment) -> tuple[Deployment, tuple[str, ...]]:
-    """Return a deployment whose conversion makes what a quantized folder holds that will be copied as it is, and what to say about it.
-
-    Raises:
-        UsageError: it is of mixed precision, whose layers have no one format.
-    """
-    from trtbuild.convert.kept import RUNS_AS, kept_folder
-
-    kept = kept_folder([deployment], layers=None)
-    if kept is None:
-        return deployment, ()
-    if kept.found.algorithm == "MIXED_PRECISION":
-        raise UsageError(
-            f"{kept.raw.path} mixes number formats and is copied as it is ({kept.nbytes:,} bytes); its memory cannot be planned",
-            hint="`trtbuild build` and `convert` copy it",
-        )
-    formats = {
-        "scheme": RUNS_AS[kept.found.algorithm],
-        "dequantize": True,
-        "kv_cache": (kept.found.kv_algorithm or "auto").lower(),
-    }
-    quantization = replaced(deployment.quantization, **formats)
-    note = f"{kept.nbytes:,} bytes are copied; memory is planned as for a conversion to {formats['scheme']}"
-    return replaced(deployment, quantization=quantization), (*kept.notes, note)
+    return {**found, **_of_gpus(work, it, options)}
 
 
 def require_fit(plan: Mapping[str, Any]) -> None:
@@ -133,6 +110,18 @@ def require_fit(plan: Mapping[str, Any]) -> None:
         else "nothing that was tried fits: use more or larger GPUs"
     )
     raise CheckFailed("does not fit: " + "; ".join(each["message"] for each in fit["problems"]), hint=hint)
+
+
+def require_what_ifs(plan: Mapping[str, Any]) -> None:
+    """Raise CheckFailed when a plan was compared with what is refused or does not fit."""
+    columns = plan.get("what_if") or []
+    wrong = {
+        "refused": [column["name"] for column in columns if column["error"]],
+        "not fitting": [column["name"] for column in columns if column.get("fits") is False],
+    }
+    if any(wrong.values()):
+        named = "; ".join(f"{word}: {', '.join(names)}" for word, names in wrong.items() if names)
+        raise CheckFailed(f"not every what-if is possible ({named})", hint="the comparison says why, below its table")
 
 
 def parse_what_if(text: str) -> dict[str, Any]:
@@ -190,15 +179,13 @@ def _kv_cache(conversion: ConversionPlan, job: Job, it: Estimate | None) -> list
     ]
 
 
-def _of_gpus(
-    deployment: Deployment, conversion: ConversionPlan, it: Estimate | None, options: PlanOptions
-) -> dict[str, Any]:
+def _of_gpus(work: Work, it: Estimate | None, options: PlanOptions) -> dict[str, Any]:
     """Return memory, fit, speed and comparisons; only the comparisons' absence for the target that runs on the CPU."""
     if it is None:
         if options.what_ifs or options.is_measured:
             raise UsageError(
                 "target reference runs on the CPU: there is no GPU memory to plan",
-                hint="add --target tensorrt or --target pytorch",
+                ways=[Way(f"add --target {name}", {"target": name}) for name in ("tensorrt", "pytorch")],
             )
         return {"memory": None, "fit": None, "speed": None, "measured": None, "explain": [], "what_if": []}
     speed, wrong = report.rates(it), problems(it)
@@ -206,41 +193,42 @@ def _of_gpus(
     if wrong:
         from trtbuild.memory.suggest import suggestions
 
-        suggested = suggestions(it, conversion, copies=options.copies)
+        suggested = suggestions(it, work, copies=options.copies)
     measured = None
     if options.is_measured and not wrong:
         from trtbuild.memory.silicon import measured_speed
 
-        measured = measured_speed(it, deployment.model.path, speed["requests"] if speed else 1).to_json()
+        measured = measured_speed(it, work.deployment.model.path, speed["requests"] if speed else 1).to_json()
     return {
         "memory": report.memory(it),
         "fit": report.fit(it, suggested),
         "speed": speed,
         "measured": measured,
         "explain": report.explained(it),
-        "what_if": _compared(deployment, conversion, it, options),
+        "what_if": _compared(work, it, options),
     }
 
 
-def _compared(
-    deployment: Deployment, conversion: ConversionPlan, it: Estimate, options: PlanOptions
-) -> list[dict[str, Any]]:
+def _compared(work: Work, it: Estimate, options: PlanOptions) -> list[dict[str, Any]]:
     """Return the plan and every what-if by the same figures; one that is impossible says why."""
     if not options.what_ifs:
         return []
     from trtbuild.memory.change import changed, planned
 
-    columns: list[dict[str, Any]] = [{"name": "as planned", "settings": {}, "error": None, **report.summary(it)}]
+    columns: list[dict[str, Any]] = [
+        {"name": "as planned", "settings": {}, "error": None, "hint": None, **report.summary(it)}
+    ]
     for text in options.what_ifs:
         settings = parse_what_if(text)
-        other = changed(deployment, settings, origin=f"--set {text}")
-        column: dict[str, Any] = {"name": text, "settings": settings, "error": None}
+        other = changed(work.deployment, settings, origin=f"--set {text}")
+        column: dict[str, Any] = {"name": text, "settings": settings, "error": None, "hint": None}
         try:
-            replanned = planned(other, conversion, settings)
-            check_deployment(other)
-            check_job(Job.of(other, replanned))
-            column.update(report.summary(_estimate(other, replanned, options)))
+            with only_ways_that_work(other):
+                check_deployment(other)
+                replanned = planned(other, work, settings)
+                check_job(replanned.job())
+                column |= report.summary(_estimate(*replanned.in_memory, options))
         except TrtbuildError as error:
-            column["error"] = str(error)
+            column |= {"error": error.message, "hint": error.hint}
         columns.append(column)
     return columns

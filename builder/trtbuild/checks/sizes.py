@@ -14,12 +14,13 @@ _GIB = 2**30
 _MOST_COUNT = 2**31 - 1
 _MOST_LONG = 2**63 - 1
 #: The largest GPU on the market has 288 GB (NVIDIA B300); a 26-bit number of bytes is one that was meant in GiB or MiB.
-_GPU_BYTES = (2**26, 2**40)
+MOST_GPU_BYTES = 2**40
+_LEAST_GPU_BYTES = 2**26
 #: More memory than a server of eight sockets takes.
 _MOST_HOST_BYTES = 64 * 2**40
 #: End of a field's name -> its bounds and what they are called.
 _BYTES: dict[tuple[str, str], tuple[int, int, str]] = {
-    ("hardware", "memory_bytes"): (*_GPU_BYTES, "64 MiB to 1 TiB; it is in bytes, e.g. 85899345920 for 80 GiB"),
+    ("hardware", "memory_bytes"): (_LEAST_GPU_BYTES, MOST_GPU_BYTES, "64 MiB to 1 TiB; it is in bytes, e.g. 85899345920 for 80 GiB"),
     ("kv_cache", "host_cache_bytes"): (0, _MOST_HOST_BYTES, "at most 64 TiB; it is in bytes, e.g. 34359738368 for 32 GiB"),
     ("lora", "host_cache_bytes"): (0, _MOST_HOST_BYTES, "at most 64 TiB; it is in bytes, e.g. 1073741824 for 1 GiB"),
 }  # fmt: skip

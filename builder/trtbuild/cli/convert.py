@@ -63,13 +63,17 @@ def convert(
     from trtbuild.convert.kept import kept_folder
     from trtbuild.convert.run import plan_deployments
     from trtbuild.convert.unified_plan import describe
+    from trtbuild.ways import only_ways_that_work
 
     targets: list[str | None] = list(dict.fromkeys(target)) or [None]
     deployments = [resolve(model, default_target="tensorrt", target=name, **given) for name in targets]
-    if (kept := kept_folder(deployments, layers=layers)) is not None:
+    with only_ways_that_work(deployments[0], is_built=False):
+        kept = kept_folder(deployments, layers=layers)
+        plan = plan_deployments(deployments, layers=layers) if kept is None else None
+    if kept is not None:
         _copy(kept, deployments[0], output, dry_run=dry_run, force=force, as_json=as_json, quiet=quiet)
         return
-    plan = plan_deployments(deployments, layers=layers)
+    assert plan is not None
     if dry_run:
         described = describe(plan, [each.target for each in deployments], tensors=True)
         print_conversion_plan(described, as_json=as_json)

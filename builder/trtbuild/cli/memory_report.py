@@ -153,9 +153,15 @@ def _print_speed(plan: Mapping[str, Any]) -> None:
 def _print_fit(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> None:
     fit, memory = plan["fit"], plan["memory"]
     if not fit["checked"] and fit["fits"] is None:
+        smallest = memory["smallest_gpu_bytes"]
+        fraction = memory["kv_pool"]["free_gpu_memory_fraction"]
         print_text(
-            f"fit not checked: no GPU of known memory is named (--gpu, hardware.gpu or hardware.memory_bytes); the smallest that holds one sequence of full "
-            f"length has {of_bytes(memory['smallest_gpu_bytes'])}",
+            "fit not checked: no GPU of known memory is named (--gpu, hardware.gpu or hardware.memory_bytes); "
+            + (
+                f"no GPU that there is holds one sequence of full length with kv_cache.free_gpu_memory_fraction={fraction:g}"
+                if smallest is None
+                else f"the smallest that holds one sequence of full length has {of_bytes(smallest)}"
+            )
         )
     elif fit["fits"]:
         print_text(
@@ -192,7 +198,11 @@ def _print_compared(columns: Sequence[Mapping[str, Any]], of_bytes: Callable[[in
     _table(("what if", *(column["name"] for column in columns)), rows)
     for column in columns:
         if column["error"]:
-            print_text(f"{column['name']}: {column['error']}")
+            print_text(f"{column['name']} is refused: {column['error']}")
+            if column["hint"]:
+                print_text(f"    hint: {column['hint']}")
+        for problem in column.get("problems", ()):
+            print_text(f"{column['name']} does not fit: {problem}")
 
 
 def _print_explained(plan: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ def plan(
     """Say what SOURCE (a trtbuild.yaml or a model folder) will become; reads headers only and writes nothing.
 
     Every mistake that headers and config.json show is an error here. With --gpu (or hardware.memory_bytes) a deployment that does not fit
-    ends with exit code 3 and the nearest settings that do.
+    ends with exit code 3 and the nearest settings that do; so does a what-if of --set that does not fit or is refused.
     """
     from trtbuild import planning
     from trtbuild.cli.memory_report import print_deployment_plan
@@ -63,3 +63,4 @@ def plan(
     found = planning.plan(resolve(source, **given), options)
     print_deployment_plan(found, as_json=as_json, explain=explain, exact=exact)
     planning.require_fit(found)
+    planning.require_what_ifs(found)

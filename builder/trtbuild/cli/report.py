@@ -21,8 +21,13 @@ def print_conversion_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(plan)
         return
     click.echo(f"{click.style(plan['architecture'], bold=True)} {plan['source']}")
+    work = (
+        f"copies {size(plan['write_bytes'])}"
+        if plan.get("is_copy")
+        else f"reads {size(plan['read_bytes'])}, writes {size(plan['write_bytes'])}"
+    )
     print_text(
-        f"{plan['quantization']}, {plan['dtype']}, KV cache {plan['kv_cache']}; reads {size(plan['read_bytes'])}, writes {size(plan['write_bytes'])}"
+        f"{plan['quantization']}, {plan['dtype']}, KV cache {plan['kv_cache']}; {work}"
         + (", calibrates first" if plan["calibration_needed"] else "")
     )
     if "ranks" in plan:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.errors import TrtbuildError, UsageError, Way
+from trtbuild.hardware import NEAREST
 from trtbuild.layout import Layout, Slot
 from trtbuild.names import GROUP_SIZES, GROUPED
 from trtbuild.quant.scheme import QuantScheme, load_scheme
@@ -40,7 +41,9 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
     if problems:
         more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
         raise UsageError(
-            f"{layout.scheme.name} does not fit: {'; '.join(problems[:_LISTED])}{more}", hint=_way_out(layout, options)
+            f"{layout.scheme.name} does not fit: {'; '.join(problems[:_LISTED])}{more}",
+            hint="--exclude the linears named",
+            ways=_ways_out(layout, options),
         )
 
 
@@ -49,7 +52,10 @@ def _check_forms(layout: Layout, options: ConversionOptions) -> None:
         if "ranks" in options.layouts and scheme.ranks is None:
             raise UsageError(
                 f"quantization '{scheme.name}' has no form that TensorRT engines load",
-                hint="use --target pytorch, or fp8",
+                ways=[
+                    Way("use --target pytorch", {"target": "pytorch"}),
+                    Way("use --quantization fp8", {"quantization.scheme": "fp8"}),
+                ],
             )
         doubts = [scheme.unverified]
         doubts += [scheme.unified.unverified] if "unified" in options.layouts and scheme.unified else []
@@ -57,7 +63,17 @@ def _check_forms(layout: Layout, options: ConversionOptions) -> None:
             if not options.allow_unverified:
                 raise UsageError(
                     f"{scheme.name}: {doubt}",
-                    hint="--allow-unverified writes it all the same; try it on your GPU before you rely on it",
+                    ways=[
+                        Way(
+                            "--allow-unverified writes it all the same; try it on your GPU before you rely on it",
+                            {"quantization.allow_unverified": True},
+                        ),
+                        Way(f"{scheme.name} itself works with --target tensorrt", {"target": "tensorrt"}),
+                        *(
+                            Way(f"the nearest is --quantization {name}", {"quantization.scheme": name}, "format")
+                            for name in NEAREST[scheme.name]
+                        ),
+                    ],
                 )
 
 
@@ -104,7 +120,8 @@ def _check_mixture(layout: Layout, options: ConversionOptions) -> None:
     if "ranks" in options.layouts and layout.dims.num_experts and layout.dims.architecture not in _MIXED_EXPERTS:
         raise UsageError(
             f"TensorRT engines load mixed precision with experts for {' and '.join(_MIXED_EXPERTS)} only, not {layout.dims.architecture}",
-            hint="use one scheme, with --exclude, or --target pytorch",
+            hint="use one scheme, with --exclude",
+            ways=[Way("use --target pytorch", {"target": "pytorch"})],
         )
 
 
@@ -115,14 +132,16 @@ def _check_layers(layout: Layout, options: ConversionOptions) -> None:
         return
     mode, architecture = options.smoothquant_mode, layout.dims.architecture
     if not layout.arch.has_smoothquant_layers:
-        has_form = not layout.dims.num_experts
-        other = (
-            "--smoothquant-mode per_channel works"
-            if has_form
-            else "--quantization fp8 works; no SmoothQuant has experts"
-        )
         raise UsageError(
-            f"smoothquant_mode {mode}: TensorRT-LLM's SmoothQuant layers do not fit {architecture}", hint=other
+            f"smoothquant_mode {mode}: TensorRT-LLM's SmoothQuant layers do not fit {architecture}",
+            ways=[
+                Way("--smoothquant-mode per_channel works", {"quantization.smoothquant_mode": "per_channel"}, "scheme"),
+                Way(
+                    "--quantization fp8 works; no SmoothQuant has experts",
+                    {"quantization.scheme": "fp8", "quantization.smoothquant_mode": "per_channel"},
+                    "scheme",
+                ),
+            ],
         )
     others = [
         f"{part.module} ({layout.scheme_for(part.module).name})"
@@ -229,15 +248,21 @@ def _with_group_size(layout: Layout, options: ConversionOptions, size: int) -> L
     return replace(layout, scheme=load_scheme(layout.scheme.name, chosen), overrides=overrides)
 
 
-def _way_out(layout: Layout, options: ConversionOptions) -> str:
-    """Return what would fit: another group size, another tp size, or another scheme."""
-    for size in GROUP_SIZES if any(scheme.name in GROUPED for scheme in layout.schemes) else ():
-        if _fits(_with_group_size(layout, options, size), options, layout.parallel.tp_size):
-            return f"--group-size {size} fits"
-    sizes = [tp for tp in range(1, _MOST_TP + 1) if tp != layout.parallel.tp_size and _fits(layout, options, tp)]
-    if sizes:
-        return f"tp sizes that fit: {', '.join(map(str, sizes))}; or --exclude the linears named, or --quantization fp8"
-    return "--exclude the linears named, or use --quantization fp8"
+def _ways_out(layout: Layout, options: ConversionOptions) -> list[Way]:
+    """Return what may fit: another group size, other tp sizes, another scheme."""
+    sizes = GROUP_SIZES if any(scheme.name in GROUPED for scheme in layout.schemes) else ()
+    ways = [
+        Way(f"--group-size {size} fits", {"quantization.group_size": size}, "size")
+        for size in sizes
+        if _fits(_with_group_size(layout, options, size), options, layout.parallel.tp_size)
+    ]
+    if ways:
+        return ways
+    now = layout.parallel.tp_size
+    fitting = [tp for tp in range(1, _MOST_TP + 1) if tp != now and _fits(layout, options, tp)]
+    nearest = sorted(sorted(fitting, key=lambda tp: abs(tp - now))[:_LISTED])
+    ways = [Way(f"--tp {tp} fits", {"parallel.tp_size": tp}) for tp in nearest]
+    return [*ways, Way("use --quantization fp8", {"quantization.scheme": "fp8"})]
 
 
 def _fits(layout: Layout, options: ConversionOptions, tp_size: int) -> bool:

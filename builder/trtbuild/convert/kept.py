@@ -17,7 +17,7 @@ from trtbuild.console import progress
 from trtbuild.convert.opening import KEPT_BY
 from trtbuild.convert.run import converted_by
 from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
-from trtbuild.errors import UsageError
+from trtbuild.errors import UsageError, Way
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
 from trtbuild.quant.sources import method_in, read_quantized
@@ -49,7 +49,8 @@ RUNS_AS = {
     "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8_per_channel_per_token", "FP8_BLOCK": "fp8_block", "W4A16_AWQ": "int4_awq",
     "W4A8_AWQ": "w4a8_awq", "NVFP4": "nvfp4", "MIXED_PRECISION": "none",
 }  # fmt: skip
-_COPY_BYTES = 16 * 2**20
+#: Bytes that are copied at once.
+COPY_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
     if found.algorithm not in loaded:
         raise UsageError(
             f"{what}, which TensorRT-LLM's PyTorch backend does not load",
-            hint="add --dequantize to write plain weights, or use the unquantized model",
+            hint="use the unquantized model",
+            ways=[Way("add --dequantize to write the dequantized weights", {"quantization.dequantize": True})],
         )
     changes = {
         "--layers": layers is not None,
@@ -110,7 +112,8 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
     if asked := [name for name, is_given in changes.items() if is_given]:
         raise UsageError(
             f"{what} and is copied as it is; {', '.join(asked)} would change it",
-            hint=f"leave out {', '.join(asked)}, or add --dequantize",
+            hint=f"leave out {', '.join(asked)}",
+            ways=[Way("add --dequantize", {"quantization.dequantize": True})],
         )
     notes = [f"the source is quantized ({found.method}, {found.algorithm}) and is copied as it is", *found.notes]
     notes += [loaded[found.algorithm]] if loaded[found.algorithm] else []
@@ -185,7 +188,7 @@ def copy_into(kept: KeptFolder, deployment: Deployment, folder: Path, *, key: st
 
 def _copy(source: Path, target: Path, advance: Callable[[int], None]) -> None:
     with source.open("rb") as read, target.open("wb") as write:
-        while block := read.read(_COPY_BYTES):
+        while block := read.read(COPY_BYTES):
             write.write(block)
             advance(len(block))
 

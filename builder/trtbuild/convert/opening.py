@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtbuild.errors import UsageError
+from trtbuild.errors import UsageError, Way
 from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.sources import declared_method, read_quantized
 from trtbuild.source import SourceCheckpoint
@@ -99,7 +99,8 @@ def open_source(deployment: Deployment) -> OpenedSource:
     if opened.known is not None:
         raise UsageError(
             f"{deployment.model.path} is quantized; an adapter cannot be added to weights that are kept as they are",
-            hint="add --dequantize, or use the unquantized model",
+            hint="use the unquantized model",
+            ways=[Way("add --dequantize", {"quantization.dequantize": True})],
         )
     from trtbuild.lora import Adapter, merged
 
@@ -131,7 +132,10 @@ def _open_model(deployment: Deployment) -> OpenedSource:
         if asked is not None and asked != found.group_size:
             raise UsageError(
                 f"--group-size {asked}: {raw.path} has groups of {found.group_size}",
-                hint="leave it out, or add --dequantize to quantize again",
+                ways=[
+                    Way("leave it out", {"quantization.group_size": None}),
+                    Way("add --dequantize to quantize again", {"quantization.dequantize": True}),
+                ],
             )
         notes = (_KEPT_INT4.format(what=what), *filter(None, (NOTES[found.algorithm],)), *found.notes)
         ranges = replace(_ranges(found), recipes=keep_int4(found), group_size=found.group_size)
@@ -140,11 +144,18 @@ def _open_model(deployment: Deployment) -> OpenedSource:
         dropped = found.kv_scales and deployment.quantization.kv_cache == "auto"
         notes = (_KEPT.format(what=what), *((_DROPPED,) if dropped else ()), *found.notes)
         return OpenedSource(found.source, _ranges(found), notes)
-    keep = f"keep it with --quantization {keepers[0]}, or " if keepers else ""
+    scheme = deployment.quantization.scheme
     raise UsageError(
-        f"{raw.path} is already quantized ({what}), and scheme '{deployment.quantization.scheme}' does not keep that",
-        hint=f"{keep}leave out --quantization and use --target pytorch to copy the folder if that backend loads it, "
-        "add --dequantize to convert the dequantized weights, or use the unquantized model",
+        f"{raw.path} is already quantized ({what}), and scheme '{scheme}' does not keep that",
+        hint="use the unquantized model",
+        ways=[
+            *(Way(f"keep it with --quantization {name}", {"quantization.scheme": name}, "keep") for name in keepers),
+            Way(
+                "copy the folder with --target pytorch" + ("" if scheme == "none" else " and no --quantization"),
+                {"target": "pytorch", "quantization.scheme": "none"},
+            ),
+            Way("add --dequantize to convert the dequantized weights", {"quantization.dequantize": True}),
+        ],
     )
 
 

@@ -5,15 +5,20 @@ Whoever builds sees no difference: both know their bytes, their key, their notes
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.convert.kept import KeptFolder, copy_into, copy_key, kept_folder
+from trtbuild.convert.kept import RUNS_AS, KeptFolder, copy_into, copy_key, kept_folder
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.run import convert_into, inputs_key, plan_deployment, write_bytes
+from trtbuild.convert.unified_plan import describe
+from trtbuild.errors import UsageError
+from trtbuild.names import GROUP_SIZES, GROUPED
+from trtbuild.quant.scheme import load_scheme
 from trtbuild.source import SourceCheckpoint
-from trtbuild.spec import Deployment
+from trtbuild.spec import Deployment, replaced
 from trtbuild.targets.base import Job
 
 
@@ -45,6 +50,11 @@ class Conversion:
         return write_bytes(self.plan, self.deployment.target) + self.plan.recipe_bytes
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes of the source that are read."""
+        return self.plan.read_bytes
+
+    @property
     def key(self) -> str:
         """What identifies the inputs."""
         return inputs_key(self.plan, [self.deployment], "checkpoint")
@@ -57,6 +67,15 @@ class Conversion:
     def job(self) -> Job:
         """Return the facts for the target."""
         return Job.of(self.deployment, self.plan)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what will be written as plain data."""
+        return describe(self.plan, [self.deployment.target], tensors=False)
+
+    @property
+    def in_memory(self) -> tuple[Deployment, ConversionPlan]:
+        """The deployment and the conversion whose tensors a server holds."""
+        return self.deployment, self.plan
 
     def write(self, folder: Path, *, key: str, memory_bytes: int, quiet: bool) -> dict[str, Any]:
         """Write the checkpoint into a folder, going on from what is there, and return its manifest."""
@@ -91,6 +110,11 @@ class Copy:
         return self.kept.nbytes
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes of the folder."""
+        return self.kept.nbytes
+
+    @property
     def key(self) -> str:
         """What identifies the inputs."""
         return copy_key(self.kept, self.deployment)
@@ -102,15 +126,74 @@ class Copy:
 
     def job(self) -> Job:
         """Return the facts for the target."""
-        return Job.of_kept(self.deployment, self.kept.raw, self.kept.found.algorithm, self.kept.found.kv_algorithm)
+        found = self.kept.found
+        form = load_scheme(RUNS_AS[found.algorithm]).unified
+        algo = form.quant_algo if form is not None and form.quant_algo is not None else found.algorithm
+        return Job.of_kept(self.deployment, self.kept.raw, algo, found.kv_algorithm)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what will be copied as plain data, under the keys of a conversion to a unified folder."""
+        job, found = self.job(), self.kept.found
+        tensors = Counter(info.path for info in self.kept.raw.tensors.values())
+        return {
+            "source": str(self.kept.raw.path),
+            "architecture": job.dims.architecture,
+            "quantization": RUNS_AS[found.algorithm],
+            "kv_cache": (found.kv_algorithm or "auto").lower(),
+            "dtype": job.dtype,
+            "is_copy": True,
+            "method": found.method,
+            "algorithm": found.algorithm,
+            "calibration_needed": False,
+            "read_bytes": self.nbytes,
+            "write_bytes": self.nbytes,
+            "files": [
+                {"file": file.name, "num_tensors": tensors[file], "bytes": file.stat().st_size}
+                for file in self.kept.raw.files
+            ],
+            "warnings": list(self.notes),
+        }
+
+    @property
+    def in_memory(self) -> tuple[Deployment, ConversionPlan]:
+        """A deployment and a conversion that would make what the folder holds: the same formats, cut by the same rules.
+
+        Raises:
+            UsageError: the folder is of mixed precision, whose layers have no one format.
+        """
+        found, quantization = self.kept.found, self.deployment.quantization
+        if found.algorithm == "MIXED_PRECISION":
+            raise UsageError(
+                f"{self.kept.raw.path} mixes number formats and is copied as it is ({self.kept.nbytes:,} bytes); its memory cannot be planned",
+                hint="`trtbuild build` and `convert` copy it",
+            )
+        scheme = RUNS_AS[found.algorithm]
+        formats = replaced(
+            quantization,
+            scheme=scheme,
+            group_size=found.group_size if scheme in GROUPED and found.group_size in GROUP_SIZES else None,
+            dequantize=True,
+            kv_cache=(found.kv_algorithm or "auto").lower(),
+            allow_unverified=True,
+        )
+        same = replaced(self.deployment, quantization=formats)
+        return same, plan_deployment(same, is_done=False)
 
     def write(self, folder: Path, *, key: str, memory_bytes: int, quiet: bool) -> dict[str, Any]:
         """Copy into a folder and return the manifest."""
         return copy_into(self.kept, self.deployment, folder, key=key, quiet=quiet)
 
 
-def work_of(deployment: Deployment) -> Conversion | Copy:
+#: What makes a checkpoint.
+Work = Conversion | Copy
+
+
+def work_of(deployment: Deployment, *, is_done: bool = True) -> Work:
     """Return what makes the checkpoint of a deployment; reads headers only.
+
+    Args:
+        deployment: what to make.
+        is_done: it will be carried out, so what a calibration needs must be there.
 
     Raises:
         UsageError: an option this version does not have, or that does not go with the model.
@@ -118,4 +201,4 @@ def work_of(deployment: Deployment) -> Conversion | Copy:
     """
     if (kept := kept_folder([deployment], layers=None)) is not None:
         return Copy(kept, deployment)
-    return Conversion(plan_deployment(deployment), deployment)
+    return Conversion(plan_deployment(deployment, is_done=is_done), deployment)

@@ -7,8 +7,8 @@ from typing import Any
 
 from trtbuild import spec
 from trtbuild.convert.opening import OpenedSource
-from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import check_formats, plan_deployment, plan_opened
+from trtbuild.convert.run import check_formats, plan_opened
+from trtbuild.convert.work import Conversion, Copy, Work, work_of
 from trtbuild.errors import UsageError
 from trtbuild.spec import Deployment
 
@@ -41,16 +41,18 @@ def changed(deployment: Deployment, settings: Mapping[str, Any], *, origin: str)
     return spec.parse(data, origin=origin)
 
 
-def planned(deployment: Deployment, base: ConversionPlan, settings: Mapping[str, Any]) -> ConversionPlan:
-    """Return the conversion plan of a changed deployment, from the model that the base has open where that is the same.
+def planned(deployment: Deployment, base: Work, settings: Mapping[str, Any]) -> Work:
+    """Return what makes the checkpoint of a changed deployment, from the model that the base has open where that is the same.
 
     Raises:
         TrtbuildError: the model cannot be converted like this.
     """
+    if isinstance(base, Copy):
+        return work_of(deployment)
     if not any(key.startswith(CONVERTING) for key in settings):
-        return base
+        return Conversion(base.plan, deployment)
     opens_other = any(key.startswith(_OPENING) for key in settings)
-    if opens_other or (base.known is not None and any(key.startswith("quantization") for key in settings)):
-        return plan_deployment(deployment)
+    if opens_other or (base.plan.known is not None and any(key.startswith("quantization") for key in settings)):
+        return work_of(deployment)
     check_formats(deployment)
-    return plan_opened(deployment, OpenedSource(base.source, base.known))
+    return Conversion(plan_opened(deployment, OpenedSource(base.plan.source, base.plan.known)), deployment)

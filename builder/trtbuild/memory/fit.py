@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trtbuild.checks.sizes import MOST_GPU_BYTES
 from trtbuild.memory.buffers import RESERVE_FLOOR_BYTES
 from trtbuild.memory.estimate import Estimate
 from trtbuild.memory.pool import longest_sequence, smallest_fraction
@@ -122,8 +123,13 @@ def _not_planned(it: Estimate) -> Iterator[str]:
         yield "llm_api.attention_dp: attention is planned as cut over tp; with it each rank holds all of it, and the KV cache of its own requests"
 
 
-def needed_bytes(it: Estimate) -> int:
-    """Return the smallest memory of a GPU on which every rank loads and holds one sequence of full length."""
+def needed_bytes(it: Estimate) -> int | None:
+    """Return the smallest memory of a GPU on which every rank loads and holds one sequence of full length; None where the share of free memory
+    that is for the KV cache makes no GPU large enough.
+    """
     fraction = it.deployment.kv_cache.free_gpu_memory_fraction / it.copies
     length, beams = it.limits.max_seq_len, it.limits.max_beam_width
-    return max(rank.fixed_bytes + math.ceil(rank.cache.sequence_bytes(length) * beams / fraction) for rank in it.ranks)
+    pools = [math.ceil(rank.cache.sequence_bytes(length) * beams / fraction) for rank in it.ranks]
+    if max(pools) > MOST_GPU_BYTES:
+        return None
+    return max(rank.fixed_bytes + pool for rank, pool in zip(it.ranks, pools, strict=True))

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trtbuild.convert.kept import COPY_BYTES
 from trtbuild.convert.plan import ConversionPlan
+from trtbuild.convert.work import Copy, Work
 from trtbuild.memory.buffers import PINNED_BYTES
 from trtbuild.memory.estimate import Estimate
 from trtbuild.memory.kv import host_blocks
-from trtbuild.spec import Deployment
 
 _GB = 10**9
 #: GB of source per second by what is done with each weight (docs/performance.md).
@@ -60,30 +61,39 @@ class HostNeeds:
         }
 
 
-def host_needs(deployment: Deployment, plan: ConversionPlan, it: Estimate | None, written: int) -> HostNeeds:
+def host_needs(work: Work, it: Estimate | None) -> HostNeeds:
     """Return what a deployment needs beside its GPUs.
 
     Args:
-        deployment: the deployment.
-        plan: its conversion.
+        work: what makes its checkpoint.
         it: its estimate; without one (target reference) there is no engine and no host pool.
-        written: bytes of the checkpoint.
     """
+    deployment = work.deployment
     engines = [rank.weights.nbytes for rank in it.ranks] if it and deployment.target == "tensorrt" else []
     adapters = deployment.lora.host_cache_bytes if deployment.lora.adapters else 0
     cache = deployment.kv_cache.host_cache_bytes
     return HostNeeds(
-        _INTERPRETER_BYTES + _BUDGET_BYTES + (_layer_bytes(plan) if plan.needs_calibration else 0),
-        written + plan.recipe_bytes + sum(engines),
-        plan.read_bytes / _GB / _RATES[_kind(plan)],
-        plan.needs_calibration,
+        _INTERPRETER_BYTES + _work_bytes(work),
+        work.nbytes + sum(engines),
+        work.read_bytes / _GB / _RATES[_kind(work)],
+        work.calibrates,
         _build_bytes(engines, deployment.engine.workers) if engines else None,
         PINNED_BYTES + cache + adapters,
         min((host_blocks(rank.cache, cache // len(it.ranks)) for rank in it.ranks), default=0) if it else 0,
     )
 
 
-def _kind(plan: ConversionPlan) -> str:
+def _work_bytes(work: Work) -> int:
+    """Return what a conversion or a copy takes above the interpreter."""
+    if isinstance(work, Copy):
+        return COPY_BYTES
+    return _BUDGET_BYTES + (_layer_bytes(work.plan) if work.calibrates else 0)
+
+
+def _kind(work: Work) -> str:
+    if isinstance(work, Copy):
+        return "copy"
+    plan = work.plan
     codecs = {
         form.codec.packing for scheme in plan.layout.schemes if (form := scheme.ranks or scheme.unified) and form.codec
     }

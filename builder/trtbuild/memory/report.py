@@ -129,6 +129,7 @@ def summary(it: Estimate) -> dict[str, Any]:
         "sequences_at_lengths": it.sequences(it.lengths.total),
         "smallest_gpu_bytes": needed_bytes(it),
         "fits": False if wrong else True if it.memory_bytes is not None else None,
+        "problems": [each.message for each in wrong],
         "ttft_s": found.ttft_s if found else None,
         "itl_s": found.itl_s if found else None,
         "tokens_per_s": found.tokens_per_s if found else None,

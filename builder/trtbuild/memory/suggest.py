@@ -7,12 +7,12 @@ size that does not divide, a scheme that the GPU or the model does not take, a s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from trtbuild.checks import check_deployment
-from trtbuild.convert.plan import ConversionPlan
+from trtbuild.convert.work import Work
 from trtbuild.errors import TrtbuildError
 from trtbuild.gpus import find_gpu
 from trtbuild.hardware import KV_CACHE, SCHEME, Kind, verdict
@@ -21,7 +21,7 @@ from trtbuild.memory.estimate import Estimate, estimate
 from trtbuild.memory.fit import problems
 from trtbuild.memory.pool import longest_sequence, smallest_fraction
 from trtbuild.spec import Deployment
-from trtbuild.targets.base import Job, check_job
+from trtbuild.targets.base import check_job
 
 Settings = dict[str, Any]
 #: GPUs of a node when hardware.count is empty.
@@ -60,15 +60,15 @@ class Suggestion:
         return ", ".join(f"{key}={value}" for key, value in self.settings.items())
 
 
-def suggestions(it: Estimate, plan: ConversionPlan, *, copies: int) -> list[Suggestion]:
+def suggestions(it: Estimate, work: Work, *, copies: int) -> list[Suggestion]:
     """Return what to change; empty when nothing that was tried fits.
 
     Args:
         it: an estimate that does not fit.
-        plan: its conversion.
+        work: what makes its checkpoint.
         copies: of the model on each GPU.
     """
-    kinds, search = _kinds(it), _Search(it, plan, copies)
+    kinds, search = _kinds(it), _Search(work, copies)
     found = [hit for options in kinds.values() if (hit := search.first(options)) is not None]
     if any(hit.estimate.parallel.world_size <= it.parallel.world_size for hit in found):
         return found[:_MOST]
@@ -83,37 +83,38 @@ def suggestions(it: Estimate, plan: ConversionPlan, *, copies: int) -> list[Sugg
 class _Search:
     """Tries settings; what is written by the same settings is planned once."""
 
-    def __init__(self, it: Estimate, plan: ConversionPlan, copies: int) -> None:
-        self._it, self._plan, self._copies = it, plan, copies
-        self._plans: dict[str, ConversionPlan | None] = {}
+    def __init__(self, work: Work, copies: int) -> None:
+        self._base, self._copies = work, copies
+        self._works: dict[str, Work | None] = {}
 
     def first(self, options: Iterable[Settings]) -> Suggestion | None:
         """Return the first settings that fit."""
         for settings in options:
             try:
-                deployment = changed(self._it.deployment, settings, origin="suggestion")
-                plan = self._planned(deployment, settings)
-                if plan is None:
+                deployment = changed(self._base.deployment, settings, origin="suggestion")
+                check_deployment(deployment)
+                work = self._planned(deployment, settings)
+                if work is None:
                     continue
-                result = estimate(deployment, plan, copies=self._copies)
+                result = estimate(*work.in_memory, copies=self._copies)
                 if problems(result):
                     continue
-                check_deployment(deployment)
-                check_job(Job.of(deployment, plan))
+                check_job(work.job())
             except TrtbuildError:
                 continue
             return Suggestion(settings, result)
         return None
 
-    def _planned(self, deployment: Deployment, settings: Settings) -> ConversionPlan | None:
-        """Return the plan of a deployment, None when there is none."""
+    def _planned(self, deployment: Deployment, settings: Settings) -> Work | None:
+        """Return what makes the checkpoint of a deployment, None when nothing does."""
         key = repr([(name, value) for name, value in settings.items() if name.startswith(CONVERTING)])
-        if key not in self._plans:
+        if key not in self._works:
             try:
-                self._plans[key] = planned(deployment, self._plan, settings)
+                self._works[key] = planned(deployment, self._base, settings)
             except TrtbuildError:
-                self._plans[key] = None
-        return self._plans[key]
+                self._works[key] = None
+        work = self._works[key]
+        return work and replace(work, deployment=deployment)
 
 
 def _kinds(it: Estimate) -> dict[str, list[Settings]]:

@@ -5,7 +5,7 @@ Source: unified checkpoint specification 2.1 to 2.8 (modelopt/torch/export/{unif
 
 from __future__ import annotations
 
-from trtbuild.errors import UsageError
+from trtbuild.errors import UsageError, Way
 from trtbuild.names import QUANTIZATIONS
 from trtbuild.quant.codecs.fp8 import E4M3_MAX
 from trtbuild.quant.scheme import Form, QuantScheme, load_scheme
@@ -16,8 +16,8 @@ KV_CACHE_ALGOS = ("FP8",)
 KV_LIMIT = E4M3_MAX
 #: What comes nearest to a scheme that the PyTorch backend cannot load, the best first (support matrix, 3.1).
 _NEAREST: dict[str, tuple[str, ...]] = {
-    "int8_weight_only": ("fp8_per_channel_per_token", "fp8"),
-    "int4_weight_only": ("int4_awq", "fp8"),
+    "int8_weight_only": ("fp8_per_channel_per_token", "fp8", "none"),
+    "int4_weight_only": ("int4_awq", "fp8", "none"),
 }
 
 
@@ -33,11 +33,16 @@ def unified_form(scheme: QuantScheme) -> Form:
         UsageError: it has none; the nearest scheme that has one is named.
     """
     if scheme.unified is None:
-        near = next(iter(_NEAREST.get(scheme.name, ("fp8",))))
         raise UsageError(
             f"quantization '{scheme.name}' has no form that TensorRT-LLM's PyTorch backend loads; "
             f"target 'pytorch' takes {', '.join(unified_schemes())}",
-            hint=f"the nearest is --quantization {near}; '{scheme.name}' itself works with --target tensorrt",
+            ways=[
+                *(
+                    Way(f"the nearest is --quantization {near}", {"quantization.scheme": near}, "format")
+                    for near in _NEAREST.get(scheme.name, ("fp8", "int4_awq", "none"))
+                ),
+                Way(f"'{scheme.name}' itself works with --target tensorrt", {"target": "tensorrt"}),
+            ],
         )
     return scheme.unified
 
@@ -47,5 +52,9 @@ def check_kv_cache(quant_algo: str | None) -> None:
     if quant_algo is not None and quant_algo not in KV_CACHE_ALGOS:
         raise UsageError(
             f"KV cache {quant_algo} cannot be written for target 'pytorch', which takes {', '.join(KV_CACHE_ALGOS)}",
-            hint="use --kv-cache fp8, or --target tensorrt",
+            ways=[
+                Way("use --kv-cache fp8", {"quantization.kv_cache": "fp8"}, "format"),
+                Way("use --kv-cache auto", {"quantization.kv_cache": "auto"}, "format"),
+                Way("use --target tensorrt", {"target": "tensorrt"}),
+            ],
         )

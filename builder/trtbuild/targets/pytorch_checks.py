@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trtbuild.errors import UsageError
+from trtbuild.errors import UsageError, Way
 from trtbuild.targets.base import Job
 from trtbuild.trtllm.llm_arg_types import NEWEST
 from trtbuild.trtllm.llm_args import LlmArgs, Setting
@@ -43,7 +43,8 @@ def release(job: Job) -> Iterator[str]:
         newest = [each.name for each in with_feature(Feature.LLM_API)]
         raise UsageError(
             f"TensorRT-LLM {job.release} has no PyTorch backend that serves Hugging Face folders (target pytorch)",
-            hint=f"use one of {', '.join(newest)}, or --target tensorrt",
+            hint=f"use one of {', '.join(newest)}",
+            ways=[Way("use --target tensorrt", {"target": "tensorrt"})],
         )
     if job.release.evidence == "inferred" and job.release.note:
         yield f"TensorRT-LLM {job.release}: {job.release.note}"
@@ -55,7 +56,8 @@ def weights(job: Job) -> Iterator[str]:
         why, instead = NEVER[job.quant_algo]
         raise UsageError(
             f"weights of format {job.quant_algo} cannot be served by the PyTorch backend: {why}",
-            hint=f"the nearest is {instead}; {job.quant_algo} itself works with --target tensorrt",
+            hint=f"the nearest is {instead}",
+            ways=[Way(f"{job.quant_algo} itself works with --target tensorrt", {"target": "tensorrt"})],
         )
     life = FORMATS.get(job.quant_algo)
     if life is None or life.state(job.release) == "absent":
@@ -71,7 +73,13 @@ def kv_cache(job: Job) -> Iterator[str]:
     """Refuse KV caches the backend does not have, and say what FP8 means without scales."""
     algo = job.kv_cache_quant_algo
     if algo == "INT8":
-        raise UsageError("the PyTorch backend has no INT8 KV cache", hint="use --kv-cache fp8, or --target tensorrt")
+        raise UsageError(
+            "the PyTorch backend has no INT8 KV cache",
+            ways=[
+                Way("use --kv-cache fp8", {"quantization.kv_cache": "fp8"}),
+                Way("use --target tensorrt", {"target": "tensorrt"}),
+            ],
+        )
     if algo == "FP8":
         yield "the FP8 KV cache works without calibrated scales: TensorRT-LLM takes 1.0 for those it does not read"
     if algo == "NVFP4" and job.gpu is not None and job.gpu.sm not in (100, 103):
@@ -120,7 +128,12 @@ def experts(job: Job) -> Iterator[str]:
     if algo == "W4A16_AWQ":
         raise UsageError(
             "the PyTorch backend has no kernels for experts with 4-bit weights and 16-bit inputs (W4A16_AWQ)",
-            hint="use fp8 (SM89 and later), w4a8_awq (SM89, SM90) or nvfp4 (SM100 and later); int4_awq itself works with --target tensorrt",
+            ways=[
+                Way("use fp8 (SM89 and later)", {"quantization.scheme": "fp8"}),
+                Way("w4a8_awq (SM89, SM90)", {"quantization.scheme": "w4a8_awq"}),
+                Way("nvfp4 (SM100 and later)", {"quantization.scheme": "nvfp4"}),
+                Way("int4_awq itself works with --target tensorrt", {"target": "tensorrt"}),
+            ],
         )
     if algo == "MIXED_PRECISION" or chosen == SLOW_EXPERTS:
         return

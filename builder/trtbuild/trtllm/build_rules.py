@@ -7,6 +7,7 @@ speculation and adapters have tables of their own (`attention_rules.py`, `servin
 
 from __future__ import annotations
 
+from trtbuild.errors import Way
 from trtbuild.hardware import OLDEST_SM
 from trtbuild.targets.base import Job
 from trtbuild.trtllm.build_settings import gemm_plugin, max_num_tokens
@@ -56,9 +57,9 @@ ERRORS: tuple[Rule, ...] = (
         lambda job: not job.release.has(Feature.ENGINE),
         lambda job: f"TensorRT-LLM {job.release} builds no TensorRT engines: 1.3.0rc20 was the last that did",
         lambda job: (
-            f"set tensorrt_llm to {[each.name for each in with_feature(Feature.ENGINE) if not each.version.is_candidate][-1]}, "
-            "or build with --target pytorch"
+            f"or set tensorrt_llm to {[each.name for each in with_feature(Feature.ENGINE) if not each.version.is_candidate][-1]}"
         ),
+        (Way("build with --target pytorch", {"target": "pytorch"}),),
     ),
     Rule(
         "1.4.1; field report EB18",
@@ -67,9 +68,12 @@ ERRORS: tuple[Rule, ...] = (
             f"{job.quant_algo or job.dtype} does not run on {job.gpu}: it needs SM{OLDEST.get(job.quant_algo, OLDEST_SM)} or later"
         ),
         lambda job: (
-            "use int4_awq, or no quantization"
-            if job.gpu is not None and job.gpu.sm >= OLDEST_SM
-            else f"TensorRT-LLM lists no GPU below SM{OLDEST_SM}; --target reference runs on the CPU"
+            "" if job.gpu is not None and job.gpu.sm >= OLDEST_SM else f"TensorRT-LLM lists no GPU below SM{OLDEST_SM}"
+        ),
+        (
+            Way("use int4_awq", {"quantization.scheme": "int4_awq"}),
+            Way("use no quantization", {"quantization.scheme": "none"}),
+            Way("--target reference runs on the CPU", {"target": "reference"}),
         ),
     ),
     Rule(
@@ -194,7 +198,12 @@ ERRORS: tuple[Rule, ...] = (
         "4.6",
         lambda job: _sm(job, 100, 119) and job.quant_algo in NOT_ON_SM100,
         lambda job: f"trtllm-build refuses {job.quant_algo} on SM100 to SM119 ({job.gpu})",
-        "use fp8 or nvfp4, or --target pytorch where it has the scheme",
+        "",
+        (
+            Way("use --quantization fp8", {"quantization.scheme": "fp8"}),
+            Way("use --quantization nvfp4", {"quantization.scheme": "nvfp4"}),
+            Way("use --target pytorch, which has the scheme", {"target": "pytorch"}),
+        ),
     ),
     Rule(
         "4.6",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trtbuild.errors import Way
 from trtbuild.lora.adapter import Adapter
 from trtbuild.lora.names import IDS, locate, target_modules
 from trtbuild.targets.base import Job
@@ -62,7 +63,8 @@ ERRORS: tuple[Rule, ...] = (
         "4.5: not among the modes of trtllm-build",
         lambda job: _mode(job) not in ("none", *MODES),
         lambda job: f"speculative.mode={_mode(job)} exists in the LLM API only; engines have {', '.join(MODES)}",
-        "build with --target pytorch, or use one of these modes",
+        "use one of these modes",
+        (Way("build with --target pytorch", {"target": "pytorch"}),),
     ),
     Rule(
         "4.5",
@@ -71,7 +73,14 @@ ERRORS: tuple[Rule, ...] = (
             f"speculative.mode={_mode(job)} needs a checkpoint with its heads ({ARCHITECTURES[_mode(job)]}...), and trtbuild writes "
             f"{job.dims.architecture}"
         ),
-        "use speculative.mode: draft_target or lookahead, or convert with TensorRT-LLM's own examples; --target pytorch has eagle3",
+        "convert with TensorRT-LLM's own examples",
+        (
+            Way("use speculative.mode: draft_target", {"speculative.mode": "draft_target"}),
+            Way(
+                "use speculative.mode: lookahead", {"speculative.mode": "lookahead", "speculative.max_draft_len": None}
+            ),
+            Way("use --target pytorch, which has eagle3", {"target": "pytorch", "speculative.mode": "eagle3"}),
+        ),
     ),
     Rule(
         "4.5",

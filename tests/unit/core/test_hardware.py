@@ -85,7 +85,7 @@ def test_a_format_is_refused_warned_about_or_taken_as_specified(
     if state == "impossible":
         with pytest.raises(UsageError) as raised:
             check(kind, name, target, sm)
-        other = nearest(kind, name, target=target, sm=sm)
+        other = next(nearest(kind, name, target=target, sm=sm)).settings[kind.place]
         assert verdict(kind, other, target=target, sm=sm).state == "supported"
         assert check(kind, other, target, sm) == []
         for part in (name, f"sm{sm}", target, verdict(kind, name, target=target, sm=sm).why, f"{kind.option} {other}"):

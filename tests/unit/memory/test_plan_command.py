@@ -124,9 +124,33 @@ def test_what_ifs_are_columns_beside_the_plan(written: Any, cli: Cli) -> None:
 
 def test_a_what_if_that_is_impossible_says_why_and_the_others_stand(written: Any, cli: Cli) -> None:
     file = written("llama3-70b", hardware={"gpu": "h100"}, parallel={"tp_size": 4})
-    plan = planned(cli, file, "--set", "parallel.tp_size=3", "--set", "parallel.tp_size=8")
-    assert "cannot be split over tp=3" in plan["what_if"][1]["error"]
-    assert plan["what_if"][2]["fits"] is True
+    asked = ("--set", "parallel.tp_size=3", "--set", "parallel.tp_size=1", "--set", "parallel.tp_size=8")
+    plan = planned(cli, file, *asked, code=3)
+    refused, small, large = plan["what_if"][1:]
+    assert "cannot be split over tp=3" in refused["error"]
+    assert "valid tp sizes" in refused["hint"]
+    assert (small["fits"], large["fits"]) == (False, True)
+    code, out, err = cli("plan", file, *asked)
+    assert code == 3
+    assert "refused: parallel.tp_size=3; not fitting: parallel.tp_size=1" in err
+    assert "parallel.tp_size=3 is refused: num_attention_heads=64" in out
+    assert "    hint: valid tp sizes for this model: 1, 2, 4" in out
+    assert "parallel.tp_size=1 does not fit: rank 0 takes" in out
+    assert "parallel.tp_size=8 " not in out.rpartition("tokens/s")[2]
+
+
+def test_what_ifs_that_are_all_possible_end_with_0(written: Any, cli: Cli) -> None:
+    file = written("llama3-70b", hardware={"gpu": "h100"}, parallel={"tp_size": 4})
+    assert cli("plan", file, "--set", "parallel.tp_size=8", "--set", "limits.max_batch_size=8")[0] == 0
+
+
+def test_a_share_of_memory_that_no_gpu_makes_enough_names_no_gpu(written: Any, cli: Cli) -> None:
+    tiny = {"free_gpu_memory_fraction": 0.000001}
+    file = written("llama3-8b", kv_cache=tiny)
+    assert planned(cli, file)["memory"]["smallest_gpu_bytes"] is None
+    out = cli("plan", file, "--set", "kv_cache.free_gpu_memory_fraction=0.9")[1]
+    assert "no GPU that there is holds one sequence of full length with kv_cache.free_gpu_memory_fraction=1e-06" in out
+    assert "TiB" not in out
 
 
 @pytest.mark.parametrize(
