@@ -177,9 +177,13 @@ def _print_host(host: Mapping[str, Any], of_bytes: Callable[[int], str]) -> None
     more = ", calibration not counted," if host["conversion_s_excludes_calibration"] else ""
     blocks = f", {host['host_kv_blocks']:,} KV blocks per rank in it" if host["host_kv_blocks"] else ""
     print_text(
-        f"to make it (estimates): {of_bytes(host['disk_bytes'])} of disk, {host['conversion_s']:,.0f} s of conversion{more} with up to "
+        f"to make it (estimates): {of_bytes(host['disk_bytes'])} of disk, {_seconds(host['conversion_s'])} of conversion{more} with up to "
         f"{of_bytes(host['conversion_memory_bytes'])} of memory{building}; the server: {of_bytes(host['server_memory_bytes'])} of host memory{blocks}",
     )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if value >= 1 else "less than 1 s"
 
 
 def _print_compared(columns: Sequence[Mapping[str, Any]], of_bytes: Callable[[int], str]) -> None:

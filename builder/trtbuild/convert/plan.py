@@ -129,7 +129,16 @@ class ConversionPlan:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of source tensors that are read, each counted once per use."""
+        """Bytes of the files that are read, as they lie there; what is used twice (the embedding of a tied head) counts once."""
+        total = 0
+        for part in dict.fromkeys(replace(part, expert=None) for part in self.layout.parts):
+            tensor = self.source.tensors[part.source]
+            total += tensor.nbytes * math.prod(part.shape) // max(math.prod(tensor.shape), 1)
+        return total
+
+    @property
+    def rows_bytes(self) -> int:
+        """Bytes of all rows that are worked on for rank files, each use counted, as they are read: what progress is measured in."""
         return sum(self.part_bytes(part) for part in self.layout.parts)
 
     @property

@@ -55,9 +55,9 @@ class RankSink(SinkFiles):
         self._writers = list(self._files.values())
 
     @property
-    def read_bytes(self) -> int:
-        """Source bytes that all groups together read."""
-        return self._plan.read_bytes
+    def rows_bytes(self) -> int:
+        """Bytes of the source's rows that all groups together work on."""
+        return self._plan.rows_bytes
 
     @property
     def write_bytes(self) -> int:

@@ -247,7 +247,7 @@ def convert_all(
         for deployment, folder in places:
             sinks.append(_sink(knowledge, deployment, folder))
             stack.enter_context(sinks[-1])
-        with progress("converting", sum(sink.read_bytes for sink in sinks), quiet=quiet) as advance:
+        with progress("converting", sum(sink.rows_bytes for sink in sinks), quiet=quiet) as advance:
             run_sinks(plan, sinks, advance=advance, memory_bytes=memory_bytes)
         results = [sink.finish() for sink in sinks]
     seconds["convert"] = time.perf_counter() - start
@@ -265,7 +265,7 @@ def convert_all(
             "kv_scales": list(result.kv_scales),
             "inputs_key": key,
             "inputs_sha256": result.inputs,
-            "read_bytes": sink.read_bytes,
+            "read_bytes": plan.read_bytes,
             "write_bytes": sink.write_bytes,
             "sha256": result.digests,
             "warnings": list(plan.warnings),

@@ -41,8 +41,8 @@ class UnifiedSink(SinkFiles):
         super().__init__(folder, unified.files)
 
     @property
-    def read_bytes(self) -> int:
-        """Source bytes that all groups together read."""
+    def rows_bytes(self) -> int:
+        """Bytes of the source's rows that all groups together work on."""
         return sum(self._plan.part_bytes(weight.part) for weight in self._unified.weights)
 
     @property

@@ -59,7 +59,7 @@ def unified_plan(plan: ConversionPlan, *, tensors: bool) -> dict[str, Any]:
         "kv_cache": plan.options.kv_cache,
         "dtype": TO_CONFIG[plan.layout.dtype],
         "calibration_needed": plan.needs_calibration,
-        "read_bytes": sum(plan.part_bytes(weight.part) for weight in unified.weights),
+        "read_bytes": plan.read_bytes,
         "write_bytes": unified.nbytes,
         "files": files,
         "config": unified_config.config(plan.source.config, unified),

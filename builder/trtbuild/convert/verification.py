@@ -56,7 +56,7 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
         _require_source(folder, made)
         deployment = parse(made["deployment"], origin=str(folder / manifest.NAME))
         plan = plan_deployment(deployment, layers=checkpoint.dims.num_layers)
-        with progress("comparing", plan.read_bytes, quiet=quiet) as advance:
+        with progress("comparing", plan.rows_bytes, quiet=quiet) as advance:
             if isinstance(checkpoint, Checkpoint):
                 wrong, errors = verify.compare_with_source(checkpoint, plan, advance=advance)
             else:

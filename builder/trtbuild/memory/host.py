@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trtbuild.convert.kept import COPY_BYTES
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.work import Copy, Work
+from trtbuild.convert.work import Conversion, Copy, Work
+from trtbuild.dtypes import SIZES
 from trtbuild.memory.buffers import PINNED_BYTES
 from trtbuild.memory.estimate import Estimate
 from trtbuild.memory.kv import host_blocks
@@ -20,9 +21,12 @@ from trtbuild.memory.kv import host_blocks
 _GB = 10**9
 #: GB of source per second by what is done with each weight (docs/performance.md).
 _RATES = {"copy": 0.279, "fp8": 0.321, "int4": 0.285}
-#: Peak memory of the interpreter with numpy, and what a conversion uses above it unless --memory says otherwise.
+#: Peak memory of the interpreter with numpy, of torch and transformers beside it (measured: 300 MiB), and what a conversion uses above them
+#: unless --memory says otherwise: of a small model all of it at once, 16-bit rows with up to three copies in float32.
 _INTERPRETER_BYTES = 80 * 2**20
+_TORCH_BYTES = 320 * 2**20
 _BUDGET_BYTES = 2**30
+_WORK_FACTOR = 8
 #: trtllm-build holds the rank file, what it makes of it, and the serialized engine: 2 to 3 times a rank (checkpoint specification 6.3).
 _BUILD_FACTORS = (2, 3)
 
@@ -36,7 +40,8 @@ class HostNeeds:
         disk_bytes: of the checkpoint, of recipes while it is made, and of engines.
         conversion_s: without calibration.
         build_bytes: (least, most) memory of trtllm-build over all workers, None for other targets.
-        server_bytes: host memory of the server beside Python processes: pinned pool, host KV cache, adapters.
+        server_bytes: host memory of the server beside its Python processes: pinned pool, host KV cache, adapters; for the target reference the
+            model and its KV pool in float32 (`reference.model`).
         host_kv_blocks: of the host pool.
     """
 
@@ -73,21 +78,33 @@ def host_needs(work: Work, it: Estimate | None) -> HostNeeds:
     adapters = deployment.lora.host_cache_bytes if deployment.lora.adapters else 0
     cache = deployment.kv_cache.host_cache_bytes
     return HostNeeds(
-        _INTERPRETER_BYTES + _work_bytes(work),
+        _work_bytes(work),
         work.nbytes + sum(engines),
         work.read_bytes / _GB / _RATES[_kind(work)],
         work.calibrates,
         _build_bytes(engines, deployment.engine.workers) if engines else None,
-        PINNED_BYTES + cache + adapters,
+        _reference_bytes(work.plan, work.job().limits.kv_tokens)
+        if it is None and isinstance(work, Conversion)
+        else PINNED_BYTES + cache + adapters,
         min((host_blocks(rank.cache, cache // len(it.ranks)) for rank in it.ranks), default=0) if it else 0,
     )
 
 
 def _work_bytes(work: Work) -> int:
-    """Return what a conversion or a copy takes above the interpreter."""
+    """Return what a conversion or a copy takes at most, unless --memory says otherwise."""
     if isinstance(work, Copy):
-        return COPY_BYTES
-    return _BUDGET_BYTES + (_layer_bytes(work.plan) if work.calibrates else 0)
+        return _INTERPRETER_BYTES + COPY_BYTES
+    budget = min(_BUDGET_BYTES, _WORK_FACTOR * work.plan.rows_bytes)
+    return _INTERPRETER_BYTES + budget + (_TORCH_BYTES + _layer_bytes(work.plan) if work.calibrates else 0)
+
+
+def _reference_bytes(plan: ConversionPlan, tokens: int) -> int:
+    """Return what the model of target reference takes: all of it in one process, in float32, and its KV pool."""
+    dims, width = plan.dims, SIZES["F32"]
+    weights = sum(
+        math.prod(part.shape) for part in dict.fromkeys(replace(part, expert=None) for part in plan.layout.parts)
+    )
+    return width * (weights + tokens * 2 * dims.num_layers * dims.kv_size)
 
 
 def _kind(work: Work) -> str:

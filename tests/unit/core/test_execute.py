@@ -37,7 +37,7 @@ def convert(
     out.mkdir()
     done: list[int] = []
     result = execute(plan, out, stats=None, advance=done.append)
-    assert sum(done) == plan.read_bytes
+    assert sum(done) == plan.rows_bytes
     ranks = [read_safetensors(out / f"rank{rank}.safetensors") for rank in range(parallel.world_size)]
     for index, tensors in enumerate(ranks):
         digests = result.digests[f"rank{index}.safetensors"]

@@ -56,7 +56,7 @@ def write(plan: ConversionPlan, unified: UnifiedLayout, folder: Path) -> Unified
         run_sinks(plan, [sink], advance=done.append)
         sink.finish()
         sink.write_beside()
-    assert sum(done) == sink.read_bytes
+    assert sum(done) == sink.rows_bytes
     opened = open_checkpoint(folder)
     assert isinstance(opened, UnifiedCheckpoint)
     return opened
