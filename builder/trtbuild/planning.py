@@ -14,10 +14,12 @@ from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.work import Work, work_of
 from trtbuild.errors import CheckFailed, TrtbuildError, UsageError, Way
 from trtbuild.evaluate.gate import check_gate
+from trtbuild.limits import ResolvedLimits
 from trtbuild.memory import report
 from trtbuild.memory.estimate import Estimate, estimate
+from trtbuild.memory.explain import of_estimate, of_host, of_latent, of_limits
 from trtbuild.memory.fit import problems
-from trtbuild.memory.host import host_needs
+from trtbuild.memory.host import HostNeeds, host_needs
 from trtbuild.memory.kv import element_bytes, rank_caches
 from trtbuild.source import SourceCheckpoint, read_config
 from trtbuild.spec import Deployment
@@ -65,7 +67,7 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     wishes = check_deployment(deployment)
     model = Path(deployment.model.path)
     if (architecture := architecture_of(read_config(model))) is not None:
-        return _sized(deployment, model, architecture)
+        return {**_sized(deployment, model, architecture), "notes": wishes}
     work = work_of(deployment)
     served, conversion = work.in_memory
     job = work.job()
@@ -94,7 +96,7 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
         "host": host.to_json(),
         "notes": list(dict.fromkeys(notes)),
     }
-    return {**found, **_of_gpus(work, it, options)}
+    return {**found, **_of_gpus(work, it, options, limits=limits, host=host)}
 
 
 def require_fit(plan: Mapping[str, Any]) -> None:
@@ -154,6 +156,7 @@ def _sized(deployment: Deployment, model: Path, architecture: str) -> dict[str, 
         **asdict(size),
         "memory": latent.to_json(),
         "fit": latent.fit(),
+        "explain": of_latent(latent),
     }
 
 
@@ -179,7 +182,9 @@ def _kv_cache(conversion: ConversionPlan, job: Job, it: Estimate | None) -> list
     ]
 
 
-def _of_gpus(work: Work, it: Estimate | None, options: PlanOptions) -> dict[str, Any]:
+def _of_gpus(
+    work: Work, it: Estimate | None, options: PlanOptions, *, limits: ResolvedLimits, host: HostNeeds
+) -> dict[str, Any]:
     """Return memory, fit, speed and comparisons; only the comparisons' absence for the target that runs on the CPU."""
     if it is None:
         if options.what_ifs or options.is_measured:
@@ -187,7 +192,14 @@ def _of_gpus(work: Work, it: Estimate | None, options: PlanOptions) -> dict[str,
                 "target reference runs on the CPU: there is no GPU memory to plan",
                 ways=[Way(f"add --target {name}", {"target": name}) for name in ("tensorrt", "pytorch")],
             )
-        return {"memory": None, "fit": None, "speed": None, "measured": None, "explain": [], "what_if": []}
+        return {
+            "memory": None,
+            "fit": None,
+            "speed": None,
+            "measured": None,
+            "explain": [*of_limits(limits), *of_host(host)],
+            "what_if": [],
+        }
     speed, wrong = report.rates(it), problems(it)
     suggested = []
     if wrong:
@@ -204,7 +216,7 @@ def _of_gpus(work: Work, it: Estimate | None, options: PlanOptions) -> dict[str,
         "fit": report.fit(it, suggested),
         "speed": speed,
         "measured": measured,
-        "explain": report.explained(it),
+        "explain": [*of_estimate(it), *of_host(host)],
         "what_if": _compared(work, it, options),
     }
 
@@ -221,7 +233,7 @@ def _compared(work: Work, it: Estimate, options: PlanOptions) -> list[dict[str, 
     for text in options.what_ifs:
         settings = parse_what_if(text)
         other = changed(work.deployment, settings, origin=f"--set {text}")
-        column: dict[str, Any] = {"name": text, "settings": settings, "error": None, "hint": None}
+        column: dict[str, Any] = {**dict.fromkeys(columns[0]), "name": text, "settings": settings, "problems": []}
         try:
             with only_ways_that_work(other):
                 check_deployment(other)

@@ -33,6 +33,8 @@ def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool, explain: bo
     of_bytes: Callable[[int], str] = (lambda count: f"{count:,}") if exact else size
     if not plan["is_converted"]:
         _print_sized(plan, of_bytes)
+        if explain:
+            _print_explained(plan, of_bytes)
         return
     print_conversion_plan(plan["conversion"], as_json=False)
     _print_limits(plan, of_bytes)
@@ -50,7 +52,7 @@ def print_deployment_plan(plan: Mapping[str, Any], *, as_json: bool, explain: bo
     if plan["what_if"]:
         _print_compared(plan["what_if"], of_bytes)
     if explain:
-        _print_explained(plan)
+        _print_explained(plan, of_bytes)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -78,6 +80,14 @@ def _print_sized(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> Non
         print_text(
             f"KV pool: {memory['kv_pool_tokens']:,} tokens, {of_bytes(memory['kv_pool_bytes'])}",
         )
+        if plan["fit"]["fits"]:
+            print_text(
+                f"fits a GPU with {of_bytes(memory['gpu_memory_bytes'])}, as far as weights and KV cache go; activations and buffers are not planned"
+            )
+    else:
+        print_text("fit not checked: no GPU of known memory is named (--gpu, hardware.gpu or hardware.memory_bytes)")
+    for note in plan["notes"]:
+        print_text(f"note: {note}")
 
 
 def _print_limits(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> None:
@@ -87,10 +97,24 @@ def _print_limits(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> No
         f"{limits['max_input_len']}, {limits['max_num_tokens']} tokens per step",
     )
     largest = max(plan["kv_cache"], key=lambda rank: rank["bytes_per_token"])
-    print_text(
-        f"KV pool: {limits['kv_tokens']:,} tokens in blocks of {limits['tokens_per_block']} ({limits['full_length_sequences']} sequences of "
-        f"full length), {largest['bytes_per_token']:,} bytes per token and {of_bytes(largest['pool_bytes'])} on the fullest rank",
+    pools = plan["memory"]["kv_pool"]["blocks"] if plan["memory"] else []
+    held = f"{limits['kv_tokens']:,} tokens" + (
+        f", and {' and '.join(_window_pool(pool, limits['tokens_per_block']) for pool in pools if pool['window'] is not None)},"
+        if len(pools) > 1
+        else ""
     )
+    print_text(
+        f"KV pool: {held} in blocks of {limits['tokens_per_block']} ({limits['full_length_sequences']} sequences of "
+        f"full length), {largest['bytes_per_token']:,} bytes per token of all layers and {of_bytes(largest['pool_bytes'])} on the fullest rank",
+    )
+
+
+def _window_pool(pool: Mapping[str, Any], tokens_per_block: int) -> str:
+    return f"{pool['blocks'] * tokens_per_block:,} of layers with a window of {pool['window']:,}"
+
+
+def _free(nbytes: int, of_bytes: Callable[[int], str]) -> str:
+    return of_bytes(nbytes) if nbytes >= 0 else f"lacks {of_bytes(-nbytes)}"
 
 
 def _print_memory(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> None:
@@ -109,19 +133,19 @@ def _print_memory(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> No
         rows.append((name, *map(of_bytes, found)))
     rows.append(("before the KV cache", *(of_bytes(rank["fixed_bytes"]) for rank in ranks)))
     if memory["gpu_memory_bytes"] is not None:
-        rows.append(("free after engine load", *(of_bytes(max(rank["free_after_load_bytes"], 0)) for rank in ranks)))
+        rows.append(("free after engine load", *(_free(rank["free_after_load_bytes"], of_bytes) for rank in ranks)))
     rows.append(("KV pool", *(of_bytes(rank["kv_pool_bytes"]) for rank in ranks)))
     if any(rank["adapter_bytes"] for rank in ranks):
         rows.append(("LoRA adapters", *(of_bytes(rank["adapter_bytes"]) for rank in ranks)))
     if memory["gpu_memory_bytes"] is not None:
-        rows.append(("stays free", *(of_bytes(max(rank["reserve_bytes"], 0)) for rank in ranks)))
+        rows.append(("stays free", *(_free(rank["reserve_bytes"], of_bytes) for rank in ranks)))
     _table(("per GPU", *columns), rows)
     pool = memory["kv_pool"]
     at = pool["at_lengths"]
     lost = at["block_waste"]
     print_text(
         f"weights take {memory['compression']['ratio']:.0%} of 16 bits; KV pool by {pool['limited_by']}; {at['input_len']} + {at['output_len']} "
-        f"tokens: {at['sequences']} requests at once, {of_bytes(at['sequence_bytes'])} each; whole blocks waste {lost['tokens_at_length']} tokens "
+        f"tokens: the pool holds {at['sequences']:,} requests, {of_bytes(at['sequence_bytes'])} each; whole blocks waste {lost['tokens_at_length']} tokens "
         f"at this length, {lost['average_tokens']:g} on average ({lost['average_share']:.1%})",
     )
 
@@ -209,7 +233,16 @@ def _print_compared(columns: Sequence[Mapping[str, Any]], of_bytes: Callable[[in
             print_text(f"{column['name']} does not fit: {problem}")
 
 
-def _print_explained(plan: Mapping[str, Any]) -> None:
+def _print_explained(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> None:
     for row in plan["explain"]:
-        value = f"{row['value']:,}" if isinstance(row["value"], int) else str(row["value"])
-        print_text(f"{row['name']} = {value} ({row['origin']}): {row['formula']}")
+        print_text(f"{row['name']} = {_value(row['value'], row['unit'], of_bytes)} ({row['origin']}): {row['formula']}")
+
+
+def _value(value: Any, unit: str, of_bytes: Callable[[int], str]) -> str:
+    """Return a value in words: exact, and where it is in bytes with a unit that people read."""
+    if value is None:
+        return "not known"
+    if unit == "bytes":
+        return f"{value:,} bytes" + (f" = {of_bytes(value)}" if abs(value) >= 1024 and of_bytes is size else "")
+    digits = ",.0f" if not isinstance(value, float) or value >= 1000 else ",.3g"
+    return f"{value:{digits}} {unit}".strip()

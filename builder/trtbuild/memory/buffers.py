@@ -101,7 +101,11 @@ def _origin(it: Situation, limit: str) -> Origin:
 def _activations(it: Situation) -> Line:
     per_token = activation_bytes_per_token(it.dims, it.parallel.tp_size, quantizes_inputs=it.quantizes_inputs)
     tokens = it.limits.max_num_tokens
-    words = f"max_num_tokens {tokens:,} x {per_token:,} bytes: 2 bytes x (2 x intermediate / tp + 2 x hidden)"
+    inner = "2 x intermediate / tp + 2 x hidden"
+    if it.dims.num_experts:
+        shared = "2 x shared intermediate / tp + " if it.dims.shared_expert_intermediate_size else ""
+        inner = f"{shared}2 x hidden + {it.dims.experts_per_token} experts of a token x (2 x expert intermediate / tp + 2 x hidden)"
+    words = f"max_num_tokens {tokens:,} x {per_token:,} bytes: 2 bytes x ({inner})"
     words += ", and 20 x hidden for quantized inputs" if it.quantizes_inputs else ""
     return Line("activations", tokens * per_token, _origin(it, "max_num_tokens"), words)
 

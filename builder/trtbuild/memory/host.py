@@ -43,6 +43,8 @@ class HostNeeds:
         server_bytes: host memory of the server beside its Python processes: pinned pool, host KV cache, adapters; for the target reference the
             model and its KV pool in float32 (`reference.model`).
         host_kv_blocks: of the host pool.
+        is_reference: the server is target reference, on the CPU.
+        workers: ranks that trtllm-build builds at once.
     """
 
     conversion_bytes: int
@@ -52,6 +54,23 @@ class HostNeeds:
     build_bytes: tuple[int, int] | None
     server_bytes: int
     host_kv_blocks: int
+    is_reference: bool
+    workers: int
+
+    @property
+    def server_words(self) -> str:
+        """How the server's memory comes about."""
+        return (
+            "the whole model and its KV pool in float32"
+            if self.is_reference
+            else "256 MiB pinned pool of Triton, kv_cache.host_cache_bytes, and lora.host_cache_bytes where adapters are served"
+        )
+
+    @property
+    def build_words(self) -> str:
+        """How the memory of trtllm-build comes about."""
+        low, high = _BUILD_FACTORS
+        return f"{low} to {high} times the weights of {self.workers} ranks that are built at once"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -87,6 +106,8 @@ def host_needs(work: Work, it: Estimate | None) -> HostNeeds:
         if it is None and isinstance(work, Conversion)
         else PINNED_BYTES + cache + adapters,
         min((host_blocks(rank.cache, cache // len(it.ranks)) for rank in it.ranks), default=0) if it else 0,
+        it is None,
+        _workers(engines, deployment.engine.workers),
     )
 
 
@@ -122,7 +143,11 @@ def _layer_bytes(plan: ConversionPlan) -> int:
     return 4 * sum(math.prod(part.shape) for part in parts)
 
 
+def _workers(engines: Sequence[int], workers: int | None) -> int:
+    """Return how many ranks are built at once: one per visible GPU unless said otherwise, so all of them."""
+    return min(workers or len(engines), len(engines))
+
+
 def _build_bytes(engines: Sequence[int], workers: int | None) -> tuple[int, int]:
-    at_once = min(workers or len(engines), len(engines))
-    largest = sorted(engines, reverse=True)[:at_once]
+    largest = sorted(engines, reverse=True)[: _workers(engines, workers)]
     return sum(largest) * _BUILD_FACTORS[0], sum(largest) * _BUILD_FACTORS[1]

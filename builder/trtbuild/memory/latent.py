@@ -30,6 +30,11 @@ class LatentSize:
     pool_bytes: int | None
     pool_tokens: int | None
     memory_bytes: int | None
+    tp_size: int
+    pp_size: int
+    element: float
+    fraction: float
+    gpu_words: str
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -71,11 +76,19 @@ def size_latent(deployment: Deployment, model: ModelSize) -> LatentSize:
     element = element_bytes(_ALGOS[deployment.quantization.kv_cache], "BF16")
     per_token = -(-model.kv_values_per_token // parallel.pp_size)
     cache = latent_cache(per_token, element=element, tokens_per_block=cache_settings.tokens_per_block)
+    given = (
+        "hardware.memory_bytes"
+        if hardware.memory_bytes
+        else f"{spec.name}: {spec.source} ({spec.evidence})"
+        if spec
+        else "no GPU is named"
+    )
+    more = (parallel.tp_size, parallel.pp_size, element, cache_settings.free_gpu_memory_fraction, given)
     if memory_bytes is None:
-        return LatentSize(weights, cache.token_bytes, None, None, None)
+        return LatentSize(weights, cache.token_bytes, None, None, None, *more)
     pool = size_pool(
         [cache], memory_bytes=memory_bytes, fixed_bytes=[weights + CONTEXT_BYTES + TRITON_POOL_BYTES], fraction=cache_settings.free_gpu_memory_fraction,
         max_tokens=cache_settings.max_tokens, default_sequences=0, full_length=1,
     )  # fmt: skip
     tokens = pool.tokens(cache.tokens_per_block)
-    return LatentSize(weights, cache.token_bytes, pool.pool_bytes[0], tokens, memory_bytes)
+    return LatentSize(weights, cache.token_bytes, pool.pool_bytes[0], tokens, memory_bytes, *more)

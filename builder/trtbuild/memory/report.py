@@ -9,7 +9,6 @@ from trtbuild.memory.estimate import Estimate, RankMemory
 from trtbuild.memory.fit import needed_bytes, problems, remarks
 from trtbuild.memory.kv import describe, waste
 from trtbuild.memory.roofline import speed, streaming_s
-from trtbuild.spec import KvCache
 
 if TYPE_CHECKING:
     from trtbuild.memory.suggest import Suggestion
@@ -135,46 +134,3 @@ def summary(it: Estimate) -> dict[str, Any]:
         "tokens_per_s": found.tokens_per_s if found else None,
         "cost_per_million_output_tokens": found.cost_per_million if found else None,
     }
-
-
-def explained(it: Estimate) -> list[dict[str, Any]]:
-    """Return every value that the estimate rests on: its name, its origin, and where it comes from in words."""
-    rows = [
-        {"name": f"limits.{name}", "value": value.value, "origin": value.origin, "formula": value.why}
-        for name, value in it.limits.origins.items()
-    ]
-    for name, value in (("input_len", it.lengths.input_len), ("output_len", it.lengths.output_len)):
-        rows.append({"name": name, "value": value.value, "origin": value.origin, "formula": value.why})
-    hardware, cache = it.deployment.hardware, it.deployment.kv_cache
-    fraction_given = cache.free_gpu_memory_fraction != KvCache().free_gpu_memory_fraction
-    rows += [
-        {
-            "name": "gpu_memory_bytes",
-            "value": it.memory_bytes,
-            "origin": "user" if hardware.memory_bytes else "default",
-            "formula": "hardware.memory_bytes" if hardware.memory_bytes else f"{it.spec.name}: {it.spec.source} ({it.spec.evidence})" if it.spec else "not known",
-        },
-        {
-            "name": "kv_cache.free_gpu_memory_fraction",
-            "value": cache.free_gpu_memory_fraction,
-            "origin": "user" if fraction_given else "default",
-            "formula": "share of free memory after engine load",
-        },
-        {
-            "name": "kv bytes per token",
-            "value": max(rank.cache.token_bytes for rank in it.ranks),
-            "origin": "model",
-            "formula": f"2 x layers of the rank x max(1, ceil({it.dims.num_kv_heads} kv heads / tp {it.parallel.tp_size})) x head size {it.dims.head_dim} x {it.element:g} bytes",
-        },
-        {
-            "name": "kv pool blocks",
-            "value": sum(it.pool.blocks.values()),
-            "origin": "rule",
-            "formula": f"{it.pool.limited_by}, rounded up to whole blocks, the smallest number of all ranks",
-        },
-    ]  # fmt: skip
-    rows += [
-        {"name": line.name, "value": line.nbytes, "origin": line.origin, "formula": line.formula}
-        for line in it.worst.lines
-    ]
-    return rows

@@ -168,7 +168,16 @@ def weight_lines(weights: RankWeights, *, is_unified: bool) -> list[Line]:
     rows = (
         ("weights", weights.layers, f"linears, norms and biases: {counted}"),
         ("scales", weights.scales, "scales of weights, inputs and KV cache; group scales with 2 bytes each"),
-        ("embedding", weights.embedding, "vocabulary x hidden, whole or cut as parallel.embedding says"),
+        (
+            "embedding",
+            weights.embedding,
+            "vocabulary x hidden, "
+            + (
+                "whole, or cut over tp where that divides hidden"
+                if is_unified
+                else "whole or cut as parallel.embedding says"
+            ),
+        ),
         ("head", weights.head, "vocabulary x hidden / tp on the last stage; 0 where it is the embedding"),
     )
     return [Line(name, nbytes, "model", formula, "exact") for name, nbytes, formula in rows]

@@ -189,6 +189,68 @@ def test_explain_names_the_origin_and_the_formula_of_every_line(written: Any, cl
     assert "(default): max_num_tokens 8,192 x" in out
 
 
+@pytest.mark.parametrize("target", ["tensorrt", "pytorch"])
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("llama3-8b", {}),
+        ("mixtral-8x7b", {"parallel": {"tp_size": 2, "pp_size": 2, "ep_size": 2}}),
+        ("gemma3-1b", {}),
+        ("gemma3-1b", {"kv_cache": {"max_tokens": 65536}}),
+    ],
+)
+def test_explained_values_add_up_to_what_is_planned(
+    written: Any, cli: Cli, name: str, sections: dict[str, Any], target: str
+) -> None:
+    plan = planned(cli, written(name, hardware={"gpu": "h100"}, target=target, **sections))
+    rows = {row["name"]: row for row in plan["explain"]}
+    assert len(rows) == len(plan["explain"]), "every name once"
+    ranks = plan["memory"]["ranks"]
+    rank = max(ranks, key=lambda rank: rank["fixed_bytes"])
+    assert rows["before the KV cache"]["value"] == sum(rows[line["name"]]["value"] for line in rank["lines"])
+    assert rows["free after engine load"]["value"] == rows["gpu_memory_bytes"]["value"] - rank["fixed_bytes"]
+    assert rows["stays free"]["value"] == rows["free after engine load"]["value"] - rows["KV pool"]["value"]
+    per_token = {key: row["value"] for key, row in rows.items() if key.startswith("KV bytes per token")}
+    blocks = {key: row["value"] for key, row in rows.items() if key.startswith("KV pool blocks")}
+    size = plan["limits"]["tokens_per_block"]
+    assert len(per_token) == len(blocks) == (2 if name.startswith("gemma") else 1)
+    assert (
+        sum(a * b * size for a, b in zip(per_token.values(), blocks.values(), strict=True)) == rows["KV pool"]["value"]
+    )
+    assert rows["disk"]["value"] == plan["host"]["disk_bytes"]
+    assert rows["TTFT"]["value"] == plan["speed"]["ttft_s"]
+    assert rows["smallest GPU"]["value"] == plan["memory"]["smallest_gpu_bytes"]
+    assert "limits.kv_tokens" not in rows
+    assert ("experts of a token" in rows["activations"]["formula"]) == name.startswith("mixtral")
+
+
+@pytest.mark.parametrize("target", ["reference", "tensorrt"])
+def test_every_target_is_explained_in_words(model: Model, cli: Cli, target: str) -> None:
+    out = cli("plan", model("llama3-1b"), "--target", target, "--explain")[1]
+    assert "limits.max_seq_len = 8,192 tokens (model): positions of the model" in out
+    assert "memory of the server = " in out
+    assert ("gpu_memory_bytes = not known (default): no GPU is named" in out) == (target == "tensorrt")
+    assert "None" not in out
+
+
+def test_windows_have_pools_of_their_own_in_the_summary(model: Model, cli: Cli) -> None:
+    out = cli("plan", model("gemma3-1b"), "--target", "tensorrt", "--gpu", "h100")[1]
+    assert "tokens, and 2" in out
+    assert "of layers with a window of 512, in blocks of 32" in out
+
+
+def test_what_is_missing_to_load_is_a_figure(model: Model, cli: Cli) -> None:
+    out = cli("plan", model("llama3-70b"), "--target", "tensorrt", "--gpu", "h100")[1]
+    assert "lacks 55.62 GiB" in out
+
+
+def test_every_column_of_a_comparison_has_the_same_keys(written: Any, cli: Cli) -> None:
+    file = written("llama3-70b", hardware={"gpu": "h100"}, parallel={"tp_size": 4})
+    plan = planned(cli, file, "--set", "parallel.tp_size=3", "--set", "parallel.tp_size=8", code=3)
+    keys = [list(column) for column in plan["what_if"]]
+    assert keys[0] == keys[1] == keys[2]
+
+
 def test_exact_bytes_are_printed_on_demand(written: Any, cli: Cli) -> None:
     file = written("mistral-7b")
     assert "13,959,176,192" in cli("plan", file, "--bytes")[1]
@@ -223,6 +285,12 @@ def test_the_cost_of_making_it_is_stated(written: Any, cli: Cli) -> None:
     assert host["host_kv_blocks"] == GIB // 2 // (65536 * 32)
 
 
+def _with_ports(model: Path) -> Path:
+    file = model / "ports.yaml"
+    file.write_text(f"model: {{path: {model}}}\nserving: {{grpc_port: 8000}}\n")
+    return file
+
+
 def test_a_model_with_latent_attention_is_sized_for_a_gpu(tmp_path: Path, cli: Cli) -> None:
     config = {
         "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_hidden_layers": 61, "kv_lora_rank": 512,
@@ -239,6 +307,15 @@ def test_a_model_with_latent_attention_is_sized_for_a_gpu(tmp_path: Path, cli: C
     code, _, err = cli("plan", tmp_path, "--gpu", "h100")
     assert code == 3
     assert "a larger parallel.tp_size" in err
+    out = cli("plan", tmp_path, "--tp", 8, "--gpu", "h200", "--explain")[1]
+    for part in (
+        "fits a GPU with 139.81 GiB",
+        "activations and buffers are not planned",
+        "(kv_lora_rank + qk_rope_head_dim) x layers",
+        "H200 Tensor Core GPU datasheet",
+    ):
+        assert part in out
+    assert "serving.http_port and serving.grpc_port" in cli("plan", _with_ports(tmp_path))[2]
 
 
 def test_planning_a_70b_model_stays_small(written: Any) -> None:
