@@ -90,10 +90,6 @@ def _scaling(block: dict[str, Any], config: Mapping[str, Any], where: str) -> Ma
     kind = block.pop("type", None)
     kind = block.pop("rope_type", None) or kind
     block.pop("partial_rotary_factor", None)
-    if kind is not None and not isinstance(kind, str):
-        raise TrtbuildError(
-            f"{where}: rope_type = {kind!r} is not a string", hint=f"supported kinds: {', '.join(KINDS)}"
-        )
     if kind in (None, "default"):
         if "factor" in block:
             raise TrtbuildError(

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+from trtbuild.arch.config_types import check_types
 from trtbuild.arch.rules import ArchSpec
 from trtbuild.arch.sized import INSTEAD, SIZED_ONLY
 from trtbuild.errors import TrtbuildError
@@ -54,8 +55,9 @@ def resolve(config: Mapping[str, Any], *, where: str) -> tuple[str, ArchSpec]:
     """Return (architecture, table) for a Hugging Face config.
 
     Raises:
-        TrtbuildError: the architecture is unknown, ambiguous, or cannot be told.
+        TrtbuildError: the architecture is unknown, ambiguous, or cannot be told; or a field that families have is of a wrong type.
     """
+    check_types(config, where)
     named = config.get("architectures")
     supported = f"supported: {', '.join(ARCHITECTURES)}"
     if isinstance(named, list) and len(named) > 1:

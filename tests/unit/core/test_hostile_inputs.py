@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trtbuild.arch.registry import lookup
+from trtbuild.arch.registry import resolve
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.initialize import setting
 from trtbuild.safetensors_file import read_header
@@ -278,14 +278,13 @@ def test_gemmas_rotary_blocks_are_objects(kind: str, block: Any) -> None:
         "model_type": "gemma3_text",
         "rope_parameters": {"full_attention": {}, "sliding_attention": {}, kind: block},
     }  # fmt: skip
-    arch = lookup("Gemma3ForCausalLM", where="x")
     if block == {"rope_theta": None}:
-        assert (
-            arch.config_fields(arch.read_dims(config, "Gemma3ForCausalLM", "x"), config)["rope_local_base_freq"] == 1e4
-        )
+        architecture, arch = resolve(config, where="x")
+        dims = arch.read_dims(config, architecture, "x")
+        assert arch.config_fields(dims, config)["rope_local_base_freq"] == 1e4
     else:
         with pytest.raises(TrtbuildError, match="x: "):
-            arch.read_dims(config, "Gemma3ForCausalLM", "x")
+            resolve(config, where="x")[1].read_dims(config, "Gemma3ForCausalLM", "x")
 
 
 @pytest.mark.parametrize(
@@ -304,7 +303,7 @@ def test_what_config_json_leaves_open_is_said(make_model: Make, cli: Cli, drop: 
     assert "config.json" not in cli("plan", make_model(name="whole"), "--target", "tensorrt")[1]
 
 
-@pytest.mark.parametrize("name", ["int3", "float8_e4m3fn", "torch.int8", 16, ["float16"]])
+@pytest.mark.parametrize("name", ["int3", "float8_e4m3fn", "torch.int8"])
 def test_a_dtype_that_weights_are_not_in_is_refused_unless_one_is_given(make_model: Make, cli: Cli, name: Any) -> None:
     folder = make_model()
     file = folder / "config.json"
@@ -313,3 +312,35 @@ def test_a_dtype_that_weights_are_not_in_is_refused_unless_one_is_given(make_mod
     assert code == 1
     assert "is none of float16, bfloat16, float32" in err
     assert cli("plan", folder, "--target", "tensorrt", "--dtype", "float16")[0] == 0
+
+
+WRONG_TYPES: list[Any] = [
+    ("sliding_window", [True, "x", [], {}, -1, 1.5, 2**31]),
+    ("attn_logit_softcapping", [True, "x", [], 0, -1.0]),
+    ("query_pre_attn_scalar", [True, "x", 0]),
+    ("sliding_window_pattern", [True, "x", 0, 1.5]),
+    ("original_max_position_embeddings", ["x", 0, 10**30]),
+    ("partial_rotary_factor", ["x", 0, 1.5, [1]]),
+    ("layer_types", [True, "x", {}, [1]]),
+    ("rope_parameters", [True, "x", [1], 1]),
+    ("rope_parameters.rope_type", [["x"], [], 0, False]),
+    ("rope_parameters.long_factor", ["x", [], ["x"], [0]]),
+    ("rope_parameters.full_attention.rope_type", [["x"], 1]),
+    ("torch_dtype", [16, ["float16"], {}]),
+]
+
+
+@pytest.mark.parametrize(("place", "values"), WRONG_TYPES)
+def test_a_field_of_a_wrong_type_is_an_error_and_no_default(place: str, values: list[Any]) -> None:
+    *parents, key = place.split(".")
+    for value in values:
+        config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"]}
+        node = config
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[key] = value
+        with pytest.raises(TrtbuildError) as caught:
+            resolve(config, where="x/config.json")
+        assert caught.value.message.startswith(f"x/config.json: {place} = "), value
+        node[key] = None
+        resolve(config, where="x/config.json")
