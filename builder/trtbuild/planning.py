@@ -13,7 +13,7 @@ from trtbuild.checks import check_deployment, without_effect
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.work import Work, work_of
 from trtbuild.errors import CheckFailed, TrtbuildError, UsageError, Way
-from trtbuild.evaluate.gate import check_gate
+from trtbuild.evaluate.limits import has_limits
 from trtbuild.limits import ResolvedLimits
 from trtbuild.memory import report
 from trtbuild.memory.estimate import Estimate, estimate
@@ -72,27 +72,30 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     served, conversion = work.in_memory
     job = work.job()
     notes = [*wishes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
-    check_gate(work.source, deployment.accuracy)
+    if has_limits(deployment.accuracy):
+        from trtbuild.evaluate.gate import check_gate  # most deployments have no gate
+
+        check_gate(work.source, deployment.accuracy)
     it = None if deployment.target == _ON_THE_CPU else _estimate(served, conversion, options)
     host = host_needs(work, it)
     if options.output is not None:
         from trtbuild.output import check_space
 
         check_space(options.output, host.disk_bytes)
-    limits = job.limits
+    limits, described = job.limits, work.describe()
     found = {
         "schema_version": report.SCHEMA_VERSION,
         "target": deployment.target,
         "tensorrt_llm": str(job.release),
         "is_converted": True,
-        "conversion": work.describe(),
+        "conversion": described,
         "limits": {
             **asdict(limits),
             "kv_tokens": it.pool.tokens(limits.tokens_per_block) if it else limits.kv_tokens,
             "full_length_sequences": it.sequences(limits.max_seq_len) if it else limits.kv_tokens // limits.max_seq_len,
         },
         "kv_cache": _kv_cache(conversion, job, it),
-        "disk_bytes": work.nbytes,
+        "disk_bytes": described["write_bytes"],
         "host": host.to_json(),
         "notes": list(dict.fromkeys(notes)),
     }

@@ -18,6 +18,7 @@ from trtbuild.limits import resolve_limits
 from trtbuild.names import TARGETS
 from trtbuild.spec import Deployment, parse
 from trtbuild.spec.fields import fields
+from trtbuild.trtllm.llm_settings import ROWS
 
 Make = Callable[..., Path]
 Cli = Callable[..., tuple[int, str, str]]
@@ -212,3 +213,20 @@ def test_windows_and_blocks_beyond_a_sequence_are_remarked(cache: dict[str, Any]
     notes = resolve_limits(deployment("pytorch", limits={"max_seq_len": 128}, kv_cache=cache), 4096).notes
     assert len(notes) == (note is not None)
     assert note is None or note in notes[0]
+
+
+def test_what_the_llm_api_is_given_is_not_without_effect() -> None:
+    listed = BY_TARGET["pytorch"]
+    for row in ROWS:
+        assert not any(row.field == name or row.field.startswith(f"{name}.") for name in listed), row.field
+
+
+def test_a_gate_that_could_not_judge_is_an_error_of_plan(make_model: Make, tmp_path: Path, cli: Cli) -> None:
+    """Samples of a model without a tokenizer must be token ids."""
+    folder, file = make_model(), tmp_path / "t.yaml"
+    limits = {"max_mean_kl": 0.1}
+    for accuracy, code in ((limits, 1), ({}, 0)):
+        file.write_text(yaml.safe_dump({"model": {"path": str(folder)}, "accuracy": accuracy}))
+        found, _, err = cli("plan", file)
+        assert found == code, err
+        assert ("no tokenizer" in err) == (code == 1)
