@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from trtbuild.errors import TrtbuildError, UsageError, Way
-from trtbuild.spec import Deployment
+from trtbuild.names import GROUPED
+from trtbuild.spec import Deployment, Quantization
+
+#: Option of `quantization` -> the schemes that it applies to.
+_OPTIONS_OF: dict[str, tuple[str, ...]] = {
+    "group_size": tuple(GROUPED),
+    "act_order": ("int4_gptq",),
+    "smoothquant_alpha": ("int8_smoothquant",),
+    "smoothquant_mode": ("int8_smoothquant",),
+}
 
 
 @contextmanager
@@ -35,7 +45,7 @@ def _works(deployment: Deployment, way: Way, *, is_built: bool) -> bool:
     from trtbuild.targets.base import check_job
 
     try:
-        other = changed(deployment, way.settings, origin="a hint")
+        other = changed(deployment, {**_reset(way.settings), **way.settings}, origin="a hint")
         check_deployment(other)
         work = work_of(other, is_done=False)
         if is_built:
@@ -43,3 +53,14 @@ def _works(deployment: Deployment, way: Way, *, is_built: bool) -> bool:
     except TrtbuildError:
         return False
     return True
+
+
+def _reset(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of other schemes at their defaults, where settings choose a scheme: who takes another one leaves them out."""
+    scheme = settings.get("quantization.scheme")
+    if scheme is None:
+        return {}
+    plain = Quantization()
+    return {
+        f"quantization.{name}": getattr(plain, name) for name, schemes in _OPTIONS_OF.items() if scheme not in schemes
+    }

@@ -27,5 +27,5 @@ def check_deployment(deployment: Deployment) -> list[str]:
     require_none([*size_faults(deployment), *network_faults(deployment), *engine_faults(deployment)])
     missing = list(missing_files(deployment))
     if missing:
-        raise TrtbuildError("; ".join(missing), hint="correct the path in trtbuild.yaml, or leave the key out")
+        raise TrtbuildError("; ".join(missing), hint="correct the path, or leave the key or option out")
     return list(size_notes(deployment))

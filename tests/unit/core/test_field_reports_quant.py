@@ -81,7 +81,7 @@ def test_weight_only_needs_no_scales_beforehand(cli: Cli, make_model: Make, tmp_
 @pytest.mark.parametrize("scheme", ["int4_rtn", "int4_awq", "int4_gptq"])
 @pytest.mark.parametrize(
     ("inter", "group", "tp", "inside", "suggestion"),
-    [(192, 64, 2, 96, "tp sizes that fit: 1;"), (384, 128, 2, 192, "--group-size 64 fits")],
+    [(192, 64, 2, 96, "--tp 1 fits; use --quantization fp8"), (384, 128, 2, 192, "--group-size 64 fits")],
 )
 def test_groups_that_straddle_ranks_are_refused_from_the_config(
     cli: Cli, make_model: Make, scheme: str, inter: int, group: int, tp: int, inside: int, suggestion: str
