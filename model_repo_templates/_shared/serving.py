@@ -44,6 +44,11 @@ class Parameters:
         return bool(self.config.get("model_transaction_policy", {}).get("decoupled", False))
 
     @property
+    def inputs(self) -> list[str]:
+        """The names of the model's inputs."""
+        return [str(tensor["name"]) for tensor in self.config.get("input", [])]
+
+    @property
     def outputs(self) -> list[str]:
         """The names of the model's outputs."""
         return [str(tensor["name"]) for tensor in self.config.get("output", [])]

@@ -195,8 +195,9 @@ class TestWhatIsHandedOn:
         }
 
     def test_maps_cover_all_public_tensors(self, shipped: Callable[[str], SimpleNamespace]) -> None:
-        request, model = (getattr(shipped("tensorrt_llm_bls"), name) for name in ("core_request", "model"))
-        handled = {*request.TO_PREPROCESSING, *request.TO_CORE, *model.UNSUPPORTED, "exclude_input_in_output"}
+        modules = shipped("tensorrt_llm_bls")
+        request, refused, drafts = modules.core_request, modules.model.UNSUPPORTED, modules.speculation.INPUTS
+        handled = {*request.TO_PREPROCESSING, *request.TO_CORE, *refused, *drafts, "exclude_input_in_output"}
         releases = [public_of(line)["tensorrt_llm_bls"][0] for line in ("0.17", "0.19", "0.20", "0.21", "1.2")]
         assert handled == {name for inputs in releases for name in inputs}
 

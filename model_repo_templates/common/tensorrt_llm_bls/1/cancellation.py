@@ -13,12 +13,22 @@ class Watch:
 
     Attributes:
         is_cancelled: the client has given up; set by the watcher.
+        is_stopped: nobody wants more of the answer.
+        running: model and id of the inner request that could be stopped; None between two.
     """
 
     def __init__(self, sender: Any, inner_id: str) -> None:
         self.sender = sender
         self.inner_id = inner_id
-        self.is_cancelled = False
+        self.is_cancelled = self.is_stopped = False
+        self.running: tuple[str, str] | None = None
+        self._steps = 0
+
+    def begin(self, model: str) -> str:
+        """Return an id for the next inner request, which goes to that model."""
+        self._steps += 1
+        self.running = (model, f"{self.inner_id}.{self._steps}")
+        return self.running[1]
 
 
 class CancellationWatcher:

@@ -27,13 +27,12 @@ from core_request import (
 )
 from limits import LIMITS, check_numbers
 from serving import Parameters, RequestError, array, byte_strings, error_response, texts
+from speculation import Asked, Speculation, asked_of
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 #: Public inputs that need a model this repository does not have.
 UNSUPPORTED = {
-    "num_draft_tokens": "there is no draft model",
-    "use_draft_logits": "there is no draft model",
     "image_input": "multimodal models are not supported",
 }
 
@@ -47,6 +46,9 @@ class TritonPythonModel:
         #: Outputs of the core that are outputs of this model too; which there are is the release's affair.
         self._from_core = [name for name in parameters.outputs if name != "text_output"]
         self._core = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
+        self._draft = parameters.text("tensorrt_llm_draft_model_name")
+        self._max_draft_len = parameters.number("max_draft_len", 0)
+        self._seed_name = "random_seed" if "random_seed" in parameters.inputs else "seed"
         self._is_decoupled = parameters.is_decoupled
         self._is_cumulative = parameters.flag("accumulate_tokens", default=False)
         self._excludes_input = parameters.flag("exclude_input_in_output", default=True)
@@ -93,9 +95,10 @@ class TritonPythonModel:
             RequestError: the request is wrong, a model refused it, or its client is gone.
         """
         _check(request)
+        asked = asked_of(request, draft_model=self._draft, most=self._max_draft_len)
         inputs = self._prepare(request)
         answers = self._answers(request, inputs, watch)
-        generated = self._generate(inputs, watch)
+        generated = self._generate(inputs, watch) if asked is None else self._speculate(asked, inputs, watch)
         try:
             for response in generated:
                 tensors = (
@@ -147,11 +150,24 @@ class TritonPythonModel:
 
     def _generate(self, inputs: list[Any], watch: Watch) -> Generator[Any, None, None]:
         """Yield the core's responses to the end, then raise the error among them, if any."""
+        yield from self._ask(watch, self._core, inputs, ["output_ids", "sequence_length", *self._from_core])
+
+    def _speculate(self, asked: Asked, inputs: list[Any], watch: Watch) -> Generator[Any, None, None]:
+        """Yield the same with the help of the draft model."""
+        speculation = Speculation(
+            asked,
+            {tensor.name(): tensor.as_numpy() for tensor in inputs},
+            seed_name=self._seed_name,
+            ask_draft=partial(self._ask, watch, self._draft),
+            ask_target=partial(self._ask, watch, self._core),
+            outputs=self._from_core,
+        )
+        yield from speculation.responses(lambda: watch.is_stopped)
+
+    def _ask(self, watch: Watch, model: str, inputs: list[Any], outputs: list[str]) -> Generator[Any, None, None]:
+        """Yield a model's responses to the end, then raise the error among them, if any."""
         inner = pb_utils.InferenceRequest(
-            model_name=self._core,
-            request_id=watch.inner_id,
-            inputs=inputs,
-            requested_output_names=["output_ids", "sequence_length", *self._from_core],
+            model_name=model, request_id=watch.begin(model), inputs=inputs, requested_output_names=outputs
         )
         errors = []
         for response in self._exec(inner, watch.sender):
@@ -159,11 +175,17 @@ class TritonPythonModel:
                 errors.append(response)
             elif not errors:
                 yield response
+        watch.running = None
         for response in errors:
             _raise_error(response)
 
     def _stop(self, watch: Watch) -> None:
-        """Ask the core to end a request early; it ends as if it were complete."""
+        """Ask the model that works on a request to end it early; it ends as if it were complete."""
+        watch.is_stopped = True
+        running = watch.running
+        if running is None:
+            return
+        model, inner_id = running
         inputs = {
             "input_ids": np.zeros((1, 1), np.int32),
             "input_lengths": np.ones((1, 1), np.int32),
@@ -171,14 +193,14 @@ class TritonPythonModel:
             "stop": np.ones((1, 1), np.bool_),
         }
         inner = pb_utils.InferenceRequest(
-            model_name=self._core,
-            request_id=watch.inner_id,
+            model_name=model,
+            request_id=inner_id,
             inputs=[pb_utils.Tensor(name, value) for name, value in inputs.items()],
             requested_output_names=["output_ids", "sequence_length"],
         )
         for response in self._exec(inner, watch.sender):
             if response.has_error():
-                pb_utils.Logger.log_warn(f"stopping request {watch.inner_id} failed: {response.error().message()}")
+                pb_utils.Logger.log_warn(f"stopping request {inner_id} failed: {response.error().message()}")
 
     def _exec(self, inner: Any, sender: Any) -> Iterator[Any]:
         """Yield the responses to an inner request, to the end.
