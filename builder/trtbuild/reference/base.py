@@ -104,6 +104,7 @@ class BaseEngine(ABC):
         *,
         params: SamplingParams | None = None,
         want_log_probs: bool = False,
+        draft: tuple[int, ...] = (),
     ) -> Sequence:
         """Accept a request and return at once.
 
@@ -114,13 +115,14 @@ class BaseEngine(ABC):
                 engine's thread, so it must not block. If it raises, the request ends with an error.
             params: sampling settings; greedy when left out.
             want_log_probs: report log-probabilities.
+            draft: tokens that the answer is guessed to begin with; it ends with the first that is none of them.
 
         Raises:
             RequestError: the request cannot be served as asked, or the engine is not running.
         """
         params = params or SamplingParams()
-        self.check(prompt, max_tokens, params)
-        sequence = Sequence(str(next(self._ids)), prompt, params, max_tokens, on_chunk, want_log_probs)
+        self.check(prompt, max_tokens, params, draft=draft)
+        sequence = Sequence(str(next(self._ids)), prompt, params, max_tokens, on_chunk, want_log_probs, draft)
         if params.has_penalties:
             sequence.counts = TokenCounts(prompt, self._vocab_size)
         with self._lock:
@@ -163,16 +165,17 @@ class BaseEngine(ABC):
         if sequence.finish("cancelled"):
             self._leave(sequence)
 
-    def check(self, prompt: list[int], max_tokens: int, params: SamplingParams) -> None:
+    def check(self, prompt: list[int], max_tokens: int, params: SamplingParams, *, draft: tuple[int, ...] = ()) -> None:
         """Raise RequestError if a request cannot be served as asked."""
         limit, size = self._config.max_seq_len, len(prompt)
         if not prompt:
             raise RequestError("the prompt has no tokens", hint="send at least one token")
-        for token in (min(prompt), max(prompt)):
-            if not 0 <= token < self._vocab_size:
-                raise RequestError(
-                    f"input_ids: token {token} is outside the vocabulary", hint=f"allowed: 0 to {self._vocab_size - 1}"
-                )
+        for name, tokens in (("input_ids", prompt), ("draft_input_ids", draft or prompt)):
+            for token in (min(tokens), max(tokens)):
+                if not 0 <= token < self._vocab_size:
+                    raise RequestError(
+                        f"{name}: token {token} is outside the vocabulary", hint=f"allowed: 0 to {self._vocab_size - 1}"
+                    )
         if max_tokens < 1:
             raise RequestError(f"request_output_len = {max_tokens} is not allowed", hint="allowed: at least 1")
         if size + max_tokens > limit:

@@ -80,6 +80,7 @@ class Reply:
         values: dict[str, tuple[float, type[np.generic]]] = {}
         if request.wants_perf_metrics:
             timing, kv = sequence.timing, sequence.kv
+            drafted, accepted = len(sequence.draft), sequence.num_accepted
             values = {
                 "kv_cache_alloc_new_blocks": (kv.total_blocks - kv.reused_blocks, np.int32),
                 "kv_cache_reused_blocks": (kv.reused_blocks, np.int32),
@@ -88,8 +89,8 @@ class Reply:
                 "first_scheduled_time_ns": (timing.first_scheduled_ns or 0, np.int64),
                 "first_token_time_ns": (timing.first_token_ns or 0, np.int64),
                 "last_token_time_ns": (timing.last_token_ns or 0, np.int64),
-                "acceptance_rate": (0.0, np.float32),
-                "total_accepted_draft_tokens": (0, np.int32),
-                "total_draft_tokens": (0, np.int32),
+                "acceptance_rate": (accepted / drafted if drafted else 0.0, np.float32),
+                "total_accepted_draft_tokens": (accepted, np.int32),
+                "total_draft_tokens": (drafted, np.int32),
             }
         return {name: np.array([[value]], dtype=dtype) for name, (value, dtype) in values.items()}

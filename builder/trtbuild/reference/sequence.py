@@ -12,7 +12,7 @@ from trtbuild.reference.choose import TokenCounts
 from trtbuild.reference.sampling import SamplingParams
 from trtbuild.reference.words import StopWords
 
-FinishReason = Literal["end_id", "stop_words", "length", "cancelled", "error"]
+FinishReason = Literal["end_id", "stop_words", "length", "draft", "cancelled", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class Sequence:
 
     `tokens` holds everything generated, held-back tokens and the end included, since penalties and stop words look at
     it; what the caller gets comes in chunks. `finish` may be called from any thread, and only the first call counts.
+    With draft tokens the answer ends ("draft") with the first token that is none of them, as the C++ backend ends it after
+    the one step in which it checks them; here they are checked one by one, which is slower and gives the same tokens.
     """
 
     id: str
@@ -69,6 +71,7 @@ class Sequence:
     max_tokens: int
     on_chunk: OnChunk
     wants_log_probs: bool = False
+    draft: tuple[int, ...] = ()
     timing: Timing = field(default_factory=lambda: Timing(time.monotonic_ns()))
     kv: KvUse = field(default_factory=KvUse)
     tokens: list[int] = field(default_factory=list)
@@ -87,6 +90,13 @@ class Sequence:
     def finish_reason(self) -> FinishReason | None:
         """Why the answer ended; None while it has not."""
         return self._finish_reason
+
+    @property
+    def num_accepted(self) -> int:
+        """How many draft tokens were generated as well, from the first on."""
+        pairs = enumerate(zip(self.draft, self.tokens, strict=False))
+        agreeing = (at for at, (guess, token) in pairs if guess != token)
+        return next(agreeing, min(len(self.draft), len(self.tokens)))
 
     @property
     def num_released(self) -> int:
@@ -122,6 +132,8 @@ class Sequence:
                     reason = "stop_words"
                 elif len(self.tokens) >= self.max_tokens:
                     reason, released = "length", released + self._stop.flush()
+                elif self.draft and self.num_accepted < len(self.tokens):
+                    reason, released = "draft", released + self._stop.flush()
             if released or reason is not None:
                 self._tell(released, reason)
             return reason

@@ -20,7 +20,6 @@ UNSUPPORTED: dict[str, tuple[float | str, ...]] = {
     "encoder_input_features": (),
     "encoder_output_lengths": (0,),
     "num_return_sequences": (1,),
-    "draft_input_ids": (),
     "draft_logits": (),
     "draft_acceptance_threshold": (0.0,),
     "decoder_input_ids": (),
@@ -67,6 +66,7 @@ IMPLEMENTED = frozenset(
         *("presence_penalty", "frequency_penalty", "seed", "return_log_probs", "return_perf_metrics", "stop"),
         *("min_length", "random_seed", "return_kv_cache_reuse_stats"),  # what releases before 0.20 and 0.19 call them
         *("return_num_input_tokens", "return_num_output_tokens", "exclude_input_in_output", "streaming"),
+        "draft_input_ids",
     }
 )
 """Public inputs that are used. `pad_id` only fills answers of unequal length, which one beam does not have."""
@@ -83,6 +83,7 @@ class CoreRequest:
         is_streaming: answer token by token instead of at once.
         echoes_prompt: put the prompt in front of the answer (never while streaming).
         batch_index: row of the request; None when it has only one.
+        draft: draft tokens to check; none asks for an ordinary answer.
         wants_log_probs, wants_perf_metrics, wants_num_input_tokens, wants_num_output_tokens: extra outputs.
     """
 
@@ -92,6 +93,7 @@ class CoreRequest:
     is_streaming: bool
     echoes_prompt: bool
     batch_index: int | None
+    draft: tuple[int, ...]
     wants_log_probs: bool
     wants_perf_metrics: bool
     wants_num_input_tokens: bool
@@ -190,7 +192,7 @@ def _read_row(row: _Row, batch_index: int | None, *, exclude_input: bool, is_dec
     is_streaming = bool(row.flag("streaming"))
     if is_streaming and not is_decoupled:
         raise RequestError("Streaming is only supported if model is deployed using decoupled mode.")
-    excludes = row.flag("exclude_input_in_output")
+    excludes, draft = row.flag("exclude_input_in_output"), row.array("draft_input_ids")
     return CoreRequest(
         prompt=ids.reshape(-1)[:length].tolist() if ids is not None else [],
         max_tokens=row.scalar("request_output_len"),
@@ -198,6 +200,7 @@ def _read_row(row: _Row, batch_index: int | None, *, exclude_input: bool, is_dec
         is_streaming=is_streaming,
         echoes_prompt=not is_streaming and not (exclude_input if excludes is None else excludes),
         batch_index=batch_index,
+        draft=() if draft is None else tuple(draft.reshape(-1).tolist()),
         wants_log_probs=bool(row.flag("return_log_probs")),
         wants_perf_metrics=bool(row.flag("return_perf_metrics") or row.flag("return_kv_cache_reuse_stats")),
         wants_num_input_tokens=bool(row.flag("return_num_input_tokens")),

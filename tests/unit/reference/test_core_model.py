@@ -215,7 +215,7 @@ def test_a_client_that_leaves_frees_its_place(model: Any) -> None:
 
 
 def test_a_defect_is_reported_to_the_client_as_an_internal_error(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model._engine, "check", lambda *_: 1 / 0)
+    monkeypatch.setattr(model._engine, "check", lambda *_, **__: 1 / 0)
     request = Request(tensors())
     model.execute([request])
     assert error(request).code == "internal" and "ZeroDivisionError" in str(error(request))

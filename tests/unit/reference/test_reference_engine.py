@@ -73,6 +73,45 @@ def test_min_tokens_keeps_the_answer_going(engine: BaseEngine, llama: PreTrained
     assert expected[1] not in answer.token_ids[:6] and expected[2] not in answer.token_ids[:6]
 
 
+@pytest.mark.parametrize("accepted", [0, 1, 4])
+def test_draft_tokens_are_taken_as_far_as_they_are_right_and_one_more_comes(
+    accepted: int, engine: BaseEngine, llama: PreTrainedModel
+) -> None:
+    expected, listener = greedy(llama, PROMPT, 8), Listener()
+    wrong = [(expected[accepted] + 1) % VOCAB_SIZE, 0] if accepted < 4 else []
+    sequence = engine.submit(PROMPT, 8, listener, draft=(*expected[:accepted], *wrong))
+    assert listener.finish() == expected[: accepted + 1]
+    assert listener.chunks[-1].finish_reason == "draft"
+    assert sequence.num_accepted == accepted
+
+
+def test_an_answer_ends_within_its_draft_where_it_would_end_without(engine: BaseEngine, llama: PreTrainedModel) -> None:
+    expected = greedy(llama, PROMPT, 8)
+    draft, end = tuple(expected[:7]), expected.index(expected[3])
+    listener = Listener()
+    engine.submit(PROMPT, 8, listener, draft=draft, params=SamplingParams(end_id=expected[3]))
+    assert listener.finish() == expected[:end]
+    assert listener.chunks[-1].finish_reason == "end_id"
+    listener = Listener()
+    engine.submit(PROMPT, 2, listener, draft=draft)
+    assert listener.finish() == expected[:2]
+    assert listener.chunks[-1].finish_reason == "length"
+
+
+def test_what_may_become_a_stop_word_comes_out_with_the_last_draft_token(
+    engine: BaseEngine, llama: PreTrainedModel
+) -> None:
+    expected, listener = greedy(llama, PROMPT, 4), Listener()
+    never = (expected[2], expected[3], 0)
+    engine.submit(PROMPT, 8, listener, draft=tuple(expected[:3]), params=SamplingParams(stop_words=(never,)))
+    assert listener.finish() == expected
+
+
+def test_a_draft_token_outside_the_vocabulary_is_refused(engine: BaseEngine) -> None:
+    with pytest.raises(RequestError, match="draft_input_ids: token 128 is outside the vocabulary"):
+        engine.submit(PROMPT, 8, Listener(), draft=(1, 128))
+
+
 def test_bad_words_do_not_come_out(engine: BaseEngine, llama: PreTrainedModel) -> None:
     expected = greedy(llama, PROMPT, 4)
     bad = ((expected[0],), (expected[1], expected[2]))

@@ -44,6 +44,17 @@ def ids(responses: list[Outputs]) -> list[Any]:
     return [outputs["output_ids"].tolist() for outputs in responses]
 
 
+def test_draft_tokens_are_counted_with_the_last_response() -> None:
+    request, sent = read(return_perf_metrics=np.array([True])), list[Outputs]()
+    reply = Reply(request, sent.append, lambda _, error: None)
+    sequence = Sequence("0", request.prompt, request.params, 9, reply, draft=(4, 5, 6))
+    assert [sequence.push(token) for token in (4, 5, 7)] == [None, None, "draft"]
+    [outputs] = sent
+    assert outputs["output_ids"].tolist() == [[[4, 5, 7]]]
+    assert (outputs["total_draft_tokens"], outputs["total_accepted_draft_tokens"]) == (3, 2)
+    assert outputs["acceptance_rate"] == pytest.approx(2 / 3)
+
+
 def test_a_stream_carries_only_new_tokens() -> None:
     request = read(streaming=np.array([True]))
     sent, ends = respond(request, Chunk([4]), Chunk([5, 6]), Chunk([7], finish_reason="length"))

@@ -96,6 +96,7 @@ def test_all_settings_arrive_where_they_belong() -> None:
         min_tokens=np.array([3], np.int32),
         stop_words_list=np.array([[[10, 20, 21, 30], [1, 3, 4, -1]]], np.int32),
         bad_words_list=np.array([[[9], [1]]], np.int32),
+        draft_input_ids=np.array([[8, 9]], np.int32),
         return_log_probs=np.array([True]),
         return_perf_metrics=np.array([True]),
         return_num_input_tokens=np.array([True]),
@@ -103,6 +104,7 @@ def test_all_settings_arrive_where_they_belong() -> None:
         streaming=np.array([True]),
     )
     params = request.params
+    assert request.draft == (8, 9)
     assert request.prompt == [5, 6, 7] and request.max_tokens == 9 and request.is_streaming
     assert (params.end_id, params.temperature, params.top_k, params.top_p) == (2, 0.5, 4, 0.25)
     assert (params.seed, params.min_tokens) == (2**64 - 1, 3)

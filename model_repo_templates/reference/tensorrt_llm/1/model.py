@@ -88,12 +88,17 @@ class TritonPythonModel:
             return
         rows = read_requests(tensors, exclude_input=self._excludes_input, is_decoupled=self._is_decoupled)
         for row in rows:
-            self._engine.check(row.prompt, row.max_tokens, row.params)
+            self._engine.check(row.prompt, row.max_tokens, row.params, draft=row.draft)
         pending.expect(len(rows))
         for row in rows:
             reply = Reply(row, pending.send, pending.finish_row)
             sequence = self._engine.submit(
-                row.prompt, row.max_tokens, reply, params=row.params, want_log_probs=row.wants_log_probs
+                row.prompt,
+                row.max_tokens,
+                reply,
+                params=row.params,
+                want_log_probs=row.wants_log_probs,
+                draft=row.draft,
             )
             pending.watch(sequence)
 
