@@ -24,6 +24,11 @@ from trtbuild.errors import UsageError
     help="Folder trtllm-build wrote, for the target tensorrt; default: SOURCE/engine.",
 )
 @click.option(
+    "--draft",
+    type=click.Path(path_type=Path),
+    help="Build folder of the draft model, for speculative.mode draft_target; default: SOURCE/draft, if there is one.",
+)
+@click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Repository to write; default: SOURCE/repository."
 )
 @click.option(
@@ -39,6 +44,7 @@ def render(
     source: Path,
     checkpoint: Path | None,
     engine: Path | None,
+    draft: Path | None,
     output: Path | None,
     path_map: str | None,
     target: str | None,
@@ -62,6 +68,7 @@ def render(
         resolve(source, target=target),
         checkpoint_dir=checkpoint or (source / "checkpoint" if is_build else None),
         engine_dir=engine or (source / "engine" if is_build else None),
+        draft_dir=draft or (source / "draft" if is_build and (source / "draft").is_dir() else None),
         path_map=read_path_map(path_map),
     )
     rendered = write(context, output or source / "repository", force=force)

@@ -18,6 +18,7 @@ from trtbuild.checks.engines import engine_faults
 from trtbuild.checks.fault import require_none
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
+from trtbuild.repo.draft import DRAFT, DraftBuild, DraftModel, draft_values
 from trtbuild.repo.engine_context import (
     batch_and_logits,
     engine_values,
@@ -39,6 +40,8 @@ Variant = Literal["reference", "engine", "llmapi"]
 VARIANTS: dict[str, Variant] = {"reference": "reference", "tensorrt": "engine", "pytorch": "llmapi"}
 #: Variants whose one model takes and gives text, so that they have none of the common models.
 STANDALONE: frozenset[str] = frozenset({"llmapi"})
+#: The model that runs the engine.
+CORE = "tensorrt_llm"
 
 #: dtype of logits -> Triton's name; the C++ backend knows no other.
 LOGITS_DATATYPES: dict[str, Literal["TYPE_FP32", "TYPE_FP16"]] = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
@@ -81,6 +84,7 @@ class RepoContext(Section, frozen=True, kw_only=True):
     stats_check_period_ms: Positive = 100
     tensorrt_llm: str = ""
     signatures: Signatures = field(default_factory=dict)
+    draft: DraftModel | None = None
     llm_args: dict[str, Any] = field(default_factory=dict)
     llmapi_max_batch_size: Literal[0] = 0
     llmapi_lora_inputs: bool = False
@@ -106,6 +110,10 @@ class RepoContext(Section, frozen=True, kw_only=True):
         """Return every name a template may use with its value."""
         return {
             **msgspec.to_builtins(self),
+            "core_name": CORE,
+            "draft_model": None if self.draft is None else DRAFT,
+            "max_draft_len": None if self.draft is None else self.draft.max_draft_len,
+            "draft_logits": None if self.draft is None else self.draft.has_logits,
             "stop_words_json": self.stop_words_json,
             "llm_args_yaml": self.llm_args_yaml,
         }
@@ -118,6 +126,7 @@ def build_context(
     checkpoint_dir: Path,
     tokenizer_dir: Path,
     engine_dir: Path | None = None,
+    draft: DraftBuild | None = None,
     path_map: tuple[str, str] | None = None,
 ) -> RepoContext:
     """Return the context of a deployment.
@@ -128,6 +137,7 @@ def build_context(
         checkpoint_dir: folder of the converted checkpoint.
         tokenizer_dir: folder of the tokenizer.
         engine_dir: folder of the built engine; needed by the target `tensorrt`.
+        draft: the build of its draft model.
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
@@ -146,6 +156,7 @@ def build_context(
                 "tokenizer_dir": tokenizer_dir,
                 **({} if engine_dir is None else {"engine_dir": engine_dir}),
             },
+            draft=draft,
             path_map=path_map,
         )
     except KeyError as error:
@@ -162,6 +173,7 @@ def _build(
     *,
     limits: ResolvedLimits,
     paths: Mapping[str, Path],
+    draft: DraftBuild | None,
     path_map: tuple[str, str] | None,
 ) -> RepoContext:
     variant, serving = VARIANTS[deployment.target], deployment.serving
@@ -181,6 +193,12 @@ def _build(
         more = _of_llm_api(deployment, checkpoint_config, limits, paths, path_map)
     else:
         more |= {"tensorrt_llm": release.name, "signatures": signatures(release, _logits_datatype(logits_dtype))}
+    if draft is not None:
+        more |= draft_values(
+            draft, deployment, checkpoint_config,
+            engine=engine, release=release, limits=limits, tokenizer_dir=paths["tokenizer_dir"],
+            seen=lambda folder: _seen_by_server(folder, path_map),
+        )  # fmt: skip
     values = dict(
         more,
         variant=variant,

@@ -68,6 +68,34 @@ def placement(deployment: Deployment) -> Placement:
     return Placement(instances, _text(devices), _text(participants), environment, workers if is_orchestrator else ranks)
 
 
+def beside(target: Placement, draft: Placement, *, mode: str) -> Placement:
+    """Return how the server is started that holds two engines (Triton specification 4.3: only an orchestrator does).
+
+    Raises:
+        UsageError: the mode is leader, or they name the same GPU or rank, or only one of them names any.
+    """
+    if mode != "orchestrator":
+        raise UsageError(
+            f"serving.mode={mode} has one engine per server, and with a draft model there are two",
+            hint="set serving.mode: orchestrator",
+        )
+    for name in ("gpu_device_ids", "participant_ids"):
+        mine, its = (getattr(each, name) for each in (target, draft))
+        if (mine is None) != (its is None):
+            named, other = ("the target", "the draft model") if its is None else ("the draft model", "the target")
+            raise UsageError(
+                f"serving.{name} is set for {named} and not for {other}",
+                hint="set it in both files, or in neither",
+            )
+        if mine is not None and its is not None:
+            what = "GPU" if name == "gpu_device_ids" else "rank"
+            _check_disjoint(_groups(f"{mine};{its}", name), f"serving.{name} of target and draft model", what)
+    environment = {**target.environment, **draft.environment}
+    workers = target.world_size + draft.world_size - 1 if target.participant_ids else 1
+    instances = target.instances + draft.instances
+    return Placement(instances, target.gpu_device_ids, target.participant_ids, environment, workers)
+
+
 def _check_leader(instances: int, has_participants: bool) -> None:
     if instances > 1:
         raise UsageError(
@@ -101,6 +129,10 @@ def _check(groups: Groups, field: str, ranks: int, what: str) -> None:
                 f"{field} gives an instance {len(group)} {what}s ({','.join(map(str, group))}), and tp_size * pp_size is {ranks}",
                 hint=f"name {ranks} for each instance",
             )
+    _check_disjoint(groups, field, what)
+
+
+def _check_disjoint(groups: Groups, field: str, what: str) -> None:
     shared = sorted(each for each, times in Counter(each for group in groups for each in group).items() if times > 1)
     if shared:
         raise UsageError(

@@ -20,7 +20,8 @@ from google.protobuf import text_encoding
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError
 from trtbuild.output import check_output, staged_folder
-from trtbuild.repo.context import STANDALONE, RepoContext
+from trtbuild.repo.context import CORE, STANDALONE, RepoContext
+from trtbuild.repo.draft import DRAFT
 from trtbuild.repo.lint import lint
 from trtbuild.repo.locate import templates_dir
 from trtbuild.repo.template_environment import TemplateEnvironment
@@ -86,14 +87,18 @@ def _rendered_files(context: RepoContext, templates: Path) -> Iterator[tuple[str
     environment = _environment(templates.resolve())
     common = [] if context.variant in STANDALONE else [templates / COMMON]
     roots = [*common, templates / context.variant]
-    sources = [(root, path) for root in roots for path in _outputs(root)]
+    sources = [(path, path.relative_to(root).as_posix()) for root in roots for path in _outputs(root)]
     if not (templates / context.variant).is_dir():
         raise TrtbuildError(f"{templates} has no variant '{context.variant}'", hint="reinstall trtbuild")
     values = context.values()
     needed = [root.name for root in roots] + [MACROS]
     environment.check(values, (path for name in needed for path in sorted((templates / name).rglob("*.j2"))))
-    for root, path in sources:
-        name = path.relative_to(root).as_posix()
+    printed = [(path, name, values) for path, name in sources]
+    if context.draft is not None:
+        its = {**values, **context.draft.of_core()}
+        core = f"{CORE}/"
+        printed += [(path, f"{DRAFT}/{name[len(core) :]}", its) for path, name in sources if name.startswith(core)]
+    for path, name, values in printed:
         if path.name == SHARED:
             for module in path.read_text(encoding="utf-8").split():
                 yield f"{name.rpartition('/')[0]}/{module}", (templates / SHARED / module).read_bytes()

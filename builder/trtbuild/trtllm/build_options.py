@@ -109,7 +109,7 @@ ELSEWHERE: dict[str, str] = {
     "engine.timing_cache": "becomes --input_timing_cache when it exists; what --output_timing_cache wrote is copied there",
     "engine.stall_timeout_s": "whoever watches the build",
     "engine.gpu_weights_percent": "the server: gpu_weights_percent",
-    "speculative.draft_model": "the draft model is a deployment of its own",
+    "speculative.draft_model": "the draft model is a deployment of its own; `trtbuild render --draft` serves both",
     "speculative.choices": "the server: medusa_choices or eagle_choices",
     "speculative.lookahead": "the server, and max_draft_len when it is empty",
     "lora.device_cache_fraction": "the server: lora_cache_gpu_memory_fraction",

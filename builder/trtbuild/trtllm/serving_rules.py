@@ -178,7 +178,7 @@ NOTES: tuple[Rule, ...] = (
         lambda job: (
             "speculative.mode=draft_target: this builds the target's engine; the draft model is a build of its own"
             + (f" ({job.deployment.speculative.draft_model})" if job.deployment.speculative.draft_model else "")
-            + ", with the same tokenizer, vocabulary and tensorrt_llm"
+            + ", with the same tokenizer, vocabulary and tensorrt_llm; `trtbuild render --draft` serves both"
         ),
     ),
 )

@@ -62,9 +62,25 @@ def make_files(root: Path) -> None:
     (root / "serve.sh").write_text("exec tritonserver --model-repository repository --model-control-mode none\n")
 
 
-def make(root: Path, **sections: Any) -> Case:
-    """Render a good repository from sections of trtbuild.yaml into root/repository."""
+def make_draft(root: Path) -> None:
+    """Write the build of a draft model, and let the target's engine take draft tokens."""
+    draft, config = root / "draft", json.loads(json.dumps(ENGINE))
+    shutil.copytree(root / "checkpoint", draft / "checkpoint")
+    shutil.copytree(root / "engine", draft / "engine")
+    (draft / "trtbuild.yaml").write_text(
+        json.dumps({"target": "tensorrt", "model": {"path": str(draft / "checkpoint")}})
+    )
+    config["build_config"] |= {"max_draft_len": 0, "speculative_decoding_mode": 1, "gather_generation_logits": True}
+    (draft / "engine" / "config.json").write_text(json.dumps(config))
+    config["build_config"] |= {"max_draft_len": 4, "speculative_decoding_mode": 2, "max_seq_len": 260}
+    (root / "engine" / "config.json").write_text(json.dumps(config))
+
+
+def make(root: Path, *, draft: bool = False, **sections: Any) -> Case:
+    """Render a good repository from sections of trtbuild.yaml into root/repository, with a draft model if asked for."""
     make_files(root)
+    if draft:
+        make_draft(root)
     deployment = parse({"model": {"path": str(root / "checkpoint")}, **sections}, origin="test")
     context: RepoContext
     if deployment.target == "pytorch":
@@ -73,7 +89,12 @@ def make(root: Path, **sections: Any) -> Case:
         )
     else:
         engine = root / "engine" if deployment.target == "tensorrt" else None
-        context = context_of(deployment, checkpoint_dir=root / "checkpoint", engine_dir=engine)
+        context = context_of(
+            deployment,
+            checkpoint_dir=root / "checkpoint",
+            engine_dir=engine,
+            draft_dir=root / "draft" if draft else None,
+        )
     render(context, root / "repository")
     return Case(root)
 
@@ -147,11 +168,11 @@ def add(text: str, model: str = "tensorrt_llm") -> Mutation:
     return mutate
 
 
-def engine(*path: str, value: Any) -> Mutation:
+def engine(*path: str, value: Any, of: str = "engine") -> Mutation:
     """Return a mutation that changes one value of the engine's config.json; the path "" is the whole."""
 
     def mutate(case: Case) -> None:
-        file = case.root / "engine" / "config.json"
+        file = case.root / of / "config.json"
         data = json.loads(file.read_text())
         node = data
         for key in path[:-1]:

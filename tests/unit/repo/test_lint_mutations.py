@@ -253,6 +253,44 @@ LLMAPI_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     "a model without a path": (swap_in("repository/tensorrt_llm/1/model.yaml", "triton_config:", "tokenizer: ./tok\ntriton_config:"), {"path-relative"}),
 }  # fmt: skip
 
+#: The same for a repository with a draft model.
+DRAFT_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
+    "the target drafts for itself": (
+        both(parameter("tensorrt_llm_draft_model_name", "tensorrt_llm", "tensorrt_llm_bls"), cases.remove("repository/tensorrt_llm_draft")),
+        {"draft-model"},
+    ),
+    "a draft model that answers otherwise": (
+        swap("tensorrt_llm_draft", "decoupled: true", "decoupled: false"),
+        {"draft-model"},
+    ),
+    "more draft tokens than the engine takes": (parameter("max_draft_len", "5", "tensorrt_llm_bls"), {"draft-model"}),
+    "logits that nobody gives": (
+        cases.engine("build_config", "gather_generation_logits", value=False, of="draft/engine"),
+        {"draft-model"},
+    ),
+    "a draft model that is not there": (cases.remove("repository/tensorrt_llm_draft"), {"bls-member"}),
+    "a draft model that nobody calls": (without("tensorrt_llm_draft_model_name", "tensorrt_llm_bls"), {"draft-unused"}),
+    "another vocabulary": (
+        both(
+            cases.engine("pretrained_config", "vocab_size", value=128),
+            cases.engine("pretrained_config", "vocab_size", value=96, of="draft/engine"),
+        ),
+        {"draft-engines"},
+    ),
+    "a target without draft tokens": (
+        both(cases.engine("build_config", "max_draft_len", value=0), cases.engine("build_config", "speculative_decoding_mode", value=1)),
+        {"draft-engines"},
+    ),
+    "a draft model that speculates": (
+        cases.engine("build_config", "speculative_decoding_mode", value=32, of="draft/engine"),
+        {"draft-engines"},
+    ),
+    "no reuse in the draft model": (
+        parameter("enable_kv_cache_reuse", "false", "tensorrt_llm_draft"),
+        {"draft-reuse"},
+    ),
+}  # fmt: skip
+
 #: Sections of trtbuild.yaml for every kind of repository that is rendered.
 GOOD: dict[str, dict[str, Any]] = {
     "reference": {},
@@ -266,11 +304,16 @@ GOOD: dict[str, dict[str, Any]] = {
     "engine, no reuse": {"target": "tensorrt", "kv_cache": {"enable_block_reuse": False}, "scheduling": {"chunked_context": False}},
     "engine, cache on the host": {"target": "tensorrt", "kv_cache": {"host_cache_bytes": 1 << 30, "max_attention_window": [64, 128]}},
     "engine, max_utilization": {"target": "tensorrt", "scheduling": {"policy": "max_utilization"}},
+    "engine, draft model": {
+        "draft": True, "target": "tensorrt", "tensorrt_llm": "1.2.1", "speculative": {"mode": "draft_target"}, "serving": {"mode": "orchestrator"},
+    },
     "llmapi": {"target": "pytorch"},
     "llmapi, not streamed": {"target": "pytorch", "serving": {"streaming": False}},
     "llmapi 1.0": {"target": "pytorch", "tensorrt_llm": "1.0.0"},
     "llmapi, two ranks": {"target": "pytorch", "parallel": {"tp_size": 2}},
 }  # fmt: skip
+#: Good repository -> mistakes that are made in it.
+MUTATIONS = {"engine": ENGINE_MUTATIONS, "llmapi, two ranks": LLMAPI_MUTATIONS, "engine, draft model": DRAFT_MUTATIONS}
 
 
 @pytest.fixture(scope="module")
@@ -295,10 +338,10 @@ def test_nothing_is_found_in_a_good_repository(good: Callable[[str], Case], name
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("engine", name) for name in ENGINE_MUTATIONS] + [("llmapi, two ranks", name) for name in LLMAPI_MUTATIONS],
+    [(kind, name) for kind, table in MUTATIONS.items() for name in table],
 )
 def test_a_mistake_is_found_under_its_name(good: Callable[[str], Case], tmp_path: Path, kind: str, name: str) -> None:
-    mutate, rules = (ENGINE_MUTATIONS if kind == "engine" else LLMAPI_MUTATIONS)[name]
+    mutate, rules = MUTATIONS[kind][name]
     case = cases.copy(good(kind), tmp_path)
     mutate(case)
     report = check(case.repository, release=find_release("1.2.1"))
@@ -307,7 +350,7 @@ def test_a_mistake_is_found_under_its_name(good: Callable[[str], Case], tmp_path
 
 
 def test_every_rule_is_tried() -> None:
-    tables: tuple[dict[str, Any], ...] = (REFERENCE_MUTATIONS, ENGINE_MUTATIONS, LLMAPI_MUTATIONS)
+    tables: tuple[dict[str, Any], ...] = (REFERENCE_MUTATIONS, *MUTATIONS.values())
     assert {rule for table in tables for _, rules in table.values() for rule in rules} == set(RULES)
 
 

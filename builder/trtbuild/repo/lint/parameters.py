@@ -21,11 +21,11 @@ PYTHON_PARAMETERS: dict[str, tuple[str, ...]] = {
                       "chat_template", "system_prompt", "stop_words", "vocab_size", "max_seq_len"),
     "postprocessing": ("tokenizer_dir", "skip_special_tokens", "vocab_size"),
     "tensorrt_llm_bls": ("accumulate_tokens", "tensorrt_llm_model_name", "tensorrt_llm_draft_model_name", "multimodal_encoders_name",
-                         "exclude_input_in_output", "stop_words", "cancellation_check_period_ms"),
+                         "exclude_input_in_output", "stop_words", "cancellation_check_period_ms", "max_draft_len", "draft_logits"),
 }  # fmt: skip
 #: Flags of Python models -> what they take besides true and false.
 PYTHON_FLAGS: dict[str, tuple[str, ...]] = {
-    "add_special_tokens": (), "skip_special_tokens": (), "accumulate_tokens": (), "chat_template": ("messages",),
+    "add_special_tokens": (), "skip_special_tokens": (), "accumulate_tokens": (), "draft_logits": (), "chat_template": ("messages",),
 }  # fmt: skip
 #: Models that do not load without a folder of a tokenizer.
 NEEDS_TOKENIZER = frozenset(["preprocessing", "postprocessing"])

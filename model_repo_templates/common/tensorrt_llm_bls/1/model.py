@@ -48,6 +48,7 @@ class TritonPythonModel:
         self._core = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._draft = parameters.text("tensorrt_llm_draft_model_name")
         self._max_draft_len = parameters.number("max_draft_len", 0)
+        self._has_draft_logits = parameters.flag("draft_logits", default=True)
         self._seed_name = "random_seed" if "random_seed" in parameters.inputs else "seed"
         self._is_decoupled = parameters.is_decoupled
         self._is_cumulative = parameters.flag("accumulate_tokens", default=False)
@@ -95,7 +96,7 @@ class TritonPythonModel:
             RequestError: the request is wrong, a model refused it, or its client is gone.
         """
         _check(request)
-        asked = asked_of(request, draft_model=self._draft, most=self._max_draft_len)
+        asked = asked_of(request, draft_model=self._draft, most=self._max_draft_len, has_logits=self._has_draft_logits)
         inputs = self._prepare(request)
         answers = self._answers(request, inputs, watch)
         generated = self._generate(inputs, watch) if asked is None else self._speculate(asked, inputs, watch)

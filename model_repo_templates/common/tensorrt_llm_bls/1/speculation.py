@@ -42,6 +42,7 @@ TO_DRAFT = (
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "random_seed", "min_tokens", "min_length"),
     *("return_perf_metrics", "return_kv_cache_reuse_stats"),
 )
+_NO_LOGITS = "the draft model gives no logits; its engine must be built with gather_generation_logits"
 #: Inputs of the core that each step sets itself.
 _OF_A_STEP = ("input_ids", "input_lengths", "request_output_len", "streaming", "exclude_input_in_output")
 
@@ -54,13 +55,14 @@ class Asked:
     use_logits: bool
 
 
-def asked_of(request: Any, *, draft_model: str, most: int) -> Asked | None:
+def asked_of(request: Any, *, draft_model: str, most: int, has_logits: bool) -> Asked | None:
     """Return what a request wants of the draft model; None when it is to be answered without.
 
     Args:
         request: of the client.
         draft_model: its name, empty when there is none.
         most: draft tokens that the core takes for a step; 0 when that is not known.
+        has_logits: whether the draft model can give its logits.
 
     Raises:
         RequestError: there is no draft model, the number is not allowed, or something else does not go together with it.
@@ -79,6 +81,8 @@ def asked_of(request: Any, *, draft_model: str, most: int) -> Asked | None:
     if len(values) != 1 or values[0] < 0 or (most and values[0] > most):
         allowed = f"0 to {most}" if most else "0 or more"
         raise RequestError(f"num_draft_tokens is {values}, need one value of {allowed}, and one prompt")
+    if use_logits and not has_logits:
+        raise RequestError(f"use_draft_logits: {_NO_LOGITS}")
     for name, neutral in REFUSED.items():
         given = array(request, name)
         if given is not None and any(value not in neutral for value in given.reshape(-1)[:1].tolist()):
@@ -156,9 +160,7 @@ class Speculation:
             return tokens, None
         logits = next((found for each in responses if (found := output(each, "generation_logits")) is not None), None)
         if logits is None or logits.shape[2] < len(tokens):
-            raise RequestError(
-                "use_draft_logits: the draft model gave no logits; its engine must be built with gather_generation_logits"
-            )
+            raise RequestError(f"use_draft_logits: {_NO_LOGITS}")
         return tokens, np.ascontiguousarray(logits[:, 0, : len(tokens)])
 
     def _check(self, draft: list[int], logits: np.ndarray[Any, Any] | None, totals: Totals) -> bool:
