@@ -20,7 +20,7 @@ from trtbuild.limits import ResolvedLimits, positions
 from trtbuild.names import TOKENIZER_FOLDER
 from trtbuild.repo.engine_context import PERIODS_MS
 from trtbuild.repo.engine_settings import Value, engine_parameters
-from trtbuild.repo.placement import Placement, beside, placement
+from trtbuild.repo.placement import beside, placement
 from trtbuild.repo.served import read_served
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment, Section, load
@@ -182,19 +182,22 @@ def draft_values(
             "note: %s was built without gather_generation_logits, so use_draft_logits is refused",
             draft.engine.path / "config.json",
         )
-    return {"draft": model, **_started(placement(deployment), place, deployment)}
-
-
-def _started(target: Placement, draft: Placement, deployment: Deployment) -> dict[str, Any]:
-    both = beside(target, draft, mode=deployment.serving.mode)
+    both = beside(placement(deployment), place, mode=deployment.serving.mode)
     if both.gpu_device_ids is None:
-        share = deployment.kv_cache.free_gpu_memory_fraction
+        _note_shared_memory(deployment, mine)
+    return {"draft": model, "environment": both.environment, "world_size": both.world_size}
+
+
+def _note_shared_memory(*deployments: Deployment) -> None:
+    """Say so where two KV caches on the same GPUs may take more than there is."""
+    caches = [each.kv_cache for each in deployments]
+    shares = [cache.free_gpu_memory_fraction for cache in caches if cache.max_tokens is None]
+    if sum(shares) > 1:
         logger.warning(
-            "note: neither model names GPUs, so both begin at GPU 0; each KV cache takes its share of what is free there then "
-            "(kv_cache.free_gpu_memory_fraction, %g for the target): set serving.gpu_device_ids in both, or smaller shares",
-            share,
+            "note: neither model names GPUs, so both begin at GPU 0, and the KV cache of the one that loads first takes its share of all "
+            "that is free (kv_cache.free_gpu_memory_fraction: %s): make them 1 together at most, or set serving.gpu_device_ids in both",
+            ", ".join(f"{share:g}" for share in shares),
         )
-    return {"environment": both.environment, "world_size": both.world_size}
 
 
 def _served_with(draft: Deployment, target: Deployment) -> Deployment:

@@ -62,13 +62,13 @@ def make_files(root: Path) -> None:
     (root / "serve.sh").write_text("exec tritonserver --model-repository repository --model-control-mode none\n")
 
 
-def make_draft(root: Path) -> None:
-    """Write the build of a draft model, and let the target's engine take draft tokens."""
+def make_draft(root: Path, **sections: Any) -> None:
+    """Write the build of a draft model with sections of its trtbuild.yaml, and let the target's engine take draft tokens."""
     draft, config = root / "draft", json.loads(json.dumps(ENGINE))
     shutil.copytree(root / "checkpoint", draft / "checkpoint")
     shutil.copytree(root / "engine", draft / "engine")
     (draft / "trtbuild.yaml").write_text(
-        json.dumps({"target": "tensorrt", "model": {"path": str(draft / "checkpoint")}})
+        json.dumps({"target": "tensorrt", "model": {"path": str(draft / "checkpoint")}, **sections})
     )
     config["build_config"] |= {"max_draft_len": 0, "speculative_decoding_mode": 1, "gather_generation_logits": True}
     (draft / "engine" / "config.json").write_text(json.dumps(config))
@@ -76,11 +76,11 @@ def make_draft(root: Path) -> None:
     (root / "engine" / "config.json").write_text(json.dumps(config))
 
 
-def make(root: Path, *, draft: bool = False, **sections: Any) -> Case:
-    """Render a good repository from sections of trtbuild.yaml into root/repository, with a draft model if asked for."""
+def make(root: Path, *, draft: dict[str, Any] | None = None, **sections: Any) -> Case:
+    """Render a good repository from sections of trtbuild.yaml, and of a draft model's, into root/repository."""
     make_files(root)
-    if draft:
-        make_draft(root)
+    if draft is not None:
+        make_draft(root, **draft)
     deployment = parse({"model": {"path": str(root / "checkpoint")}, **sections}, origin="test")
     context: RepoContext
     if deployment.target == "pytorch":
@@ -93,7 +93,7 @@ def make(root: Path, *, draft: bool = False, **sections: Any) -> Case:
             deployment,
             checkpoint_dir=root / "checkpoint",
             engine_dir=engine,
-            draft_dir=root / "draft" if draft else None,
+            draft_dir=None if draft is None else root / "draft",
         )
     render(context, root / "repository")
     return Case(root)

@@ -305,7 +305,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "engine, cache on the host": {"target": "tensorrt", "kv_cache": {"host_cache_bytes": 1 << 30, "max_attention_window": [64, 128]}},
     "engine, max_utilization": {"target": "tensorrt", "scheduling": {"policy": "max_utilization"}},
     "engine, draft model": {
-        "draft": True, "target": "tensorrt", "tensorrt_llm": "1.2.1", "speculative": {"mode": "draft_target"}, "serving": {"mode": "orchestrator"},
+        "draft": {}, "target": "tensorrt", "tensorrt_llm": "1.2.1", "speculative": {"mode": "draft_target"}, "serving": {"mode": "orchestrator"},
     },
     "llmapi": {"target": "pytorch"},
     "llmapi, not streamed": {"target": "pytorch", "serving": {"streaming": False}},

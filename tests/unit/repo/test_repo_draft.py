@@ -312,10 +312,16 @@ class TestPlacement:
                 target={"serving": {"mode": "orchestrator", **mine}}, draft={"serving": {"mode": "orchestrator", **its}}
             )
 
-    def test_two_models_on_one_gpu_are_noted(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize(("share", "is_noted"), [(0.9, True), (0.5, False)])
+    def test_two_models_that_may_take_all_memory_of_a_gpu_are_noted(
+        self, make: Make, caplog: pytest.LogCaptureFixture, share: float, is_noted: bool
+    ) -> None:
         with caplog.at_level(logging.WARNING):
-            make()
-        assert "neither model names GPUs, so both begin at GPU 0" in caplog.text
+            make(
+                target={"kv_cache": {"free_gpu_memory_fraction": share}},
+                draft={"kv_cache": {"free_gpu_memory_fraction": 0.5}},
+            )
+        assert (f"free_gpu_memory_fraction: {share:g}, 0.5" in caplog.text) == is_noted
 
 
 def test_the_manifest_keeps_what_was_printed(make: Make, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class TestSteps:
         common = {"end_id": [[END]], "pad_id": [[257]], "runtime_top_k": [[1]], "exclude_input_in_output": [[True]]}
         assert [request.values() for request in draft.asked] == [
             {**common, "input_ids": [[*hi, *byte_ids(said)]], "input_lengths": [[2 + len(said)]], "request_output_len": [[count]],
-             "min_tokens": [[4 - len(said)]], "seed": [[(2**64 - 1 + len(said)) % 2**64]]}
+             "min_tokens": [[min(4 - len(said), count)]], "seed": [[(2**64 - 1 + len(said)) % 2**64]]}
             for said, count in (("", 3), ("abc", 2))
         ]  # fmt: skip
         mine = {**common, "lora_task_id": [[7]], "stop_words_list": [[byte_ids("Q"), [1]]]}
@@ -234,8 +234,20 @@ class TestSteps:
         first = core.asked[0].tensors
         assert first["draft_input_ids"].as_numpy().tolist() == [byte_ids("ab")]
         assert first["draft_logits"].as_numpy().shape == (1, 2, 300)
+        assert [each.values()["seed"][0][0] for each in (draft.asked[0], core.asked[0])] == [2**63, 0]
         assert first["draft_logits"].as_numpy()[0, 1, 0] == 300
         assert draft.asked[0].values()["return_generation_logits"] == [[True]]
+
+    def test_by_logits_a_token_that_is_refused_and_drawn_again_does_not_end_the_answer(
+        self, serve: Callable[..., InferenceRequest]
+    ) -> None:
+        core, draft = RuleCore(saying("abcdefgh")), RuleCore(saying("abcdefgh"), logits=300)
+        plain = RuleCore.generate
+        core.generate = lambda values: plain(core, values)[: 1 if "draft_input_ids" in values else None]  # type: ignore[method-assign]  # one odd core
+        request = serve(core, draft, num_draft_tokens=[[3]], use_draft_logits=np.array([True]))
+        assert text(request) == "abcdefgh"
+        # A drafted step and one without in turns, and at last one in which nothing comes.
+        assert (len(core.asked), len(draft.asked)) == (9, 5)
 
 
 class TestNumbers:

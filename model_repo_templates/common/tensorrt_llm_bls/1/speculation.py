@@ -43,6 +43,8 @@ TO_DRAFT = (
     *("return_perf_metrics", "return_kv_cache_reuse_stats"),
 )
 _NO_LOGITS = "the draft model gives no logits; its engine must be built with gather_generation_logits"
+#: What the draft model's seed differs by where the core compares probabilities: its chances must not be those of the draw.
+_OTHER_SEED = 1 << 63
 #: Inputs of the core that each step sets itself.
 _OF_A_STEP = ("input_ids", "input_lengths", "request_output_len", "streaming", "exclude_input_in_output")
 
@@ -120,6 +122,7 @@ class Speculation:
         self._end_id = None if end_id is None else int(end_id.reshape(-1)[0])
         self._stop_words = _words(inputs.get("stop_words_list"))
         self._answer: list[int] = []
+        self._is_in_doubt = False
 
     def responses(self, is_over: Callable[[], bool]) -> Iterator[Any]:
         """Yield the responses that the core would have given: one per step of a stream, else one.
@@ -146,9 +149,9 @@ class Speculation:
     def _guess(self, totals: Totals) -> tuple[list[int], np.ndarray[Any, Any] | None]:
         """Return the draft model's tokens, and its logits [1, tokens, vocab_size] if the core is to see them."""
         count = min(self._asked.draft_tokens, self._max_tokens - len(self._answer) - 1)
-        if count < 1:
+        if count < 1 or self._is_in_doubt:
             return [], None
-        inputs = self._step(count, TO_DRAFT)
+        inputs = self._step(count, TO_DRAFT, other_seed=_OTHER_SEED if self._asked.use_logits else 0)
         outputs = ["output_ids", "sequence_length", *(name for name in totals.OF_DRAFT if name in self._outputs)]
         if self._asked.use_logits:
             inputs["return_generation_logits"] = np.ones((1, 1), np.bool_)
@@ -172,20 +175,23 @@ class Speculation:
             inputs["draft_logits"] = logits
         responses = list(self._ask_target(_tensors(inputs), ["output_ids", "sequence_length", *self._outputs]))
         found, has_ended = self._before_end(_tokens(responses))
-        # A core that goes on has chosen a token of its own: behind the accepted ones, or in place of a refused one.
-        has_ended = has_ended or found == draft[: len(found)]
+        # A core that goes on has chosen a token of its own: behind the accepted ones, or in place of a refused one. By logits
+        # it may refuse a token and draw it again, so there a step without draft tokens shows whether it has ended.
+        is_all_drafted = found == draft[: len(found)]
+        self._is_in_doubt = is_all_drafted and logits is not None and bool(found)
+        has_ended = has_ended or (is_all_drafted and not self._is_in_doubt)
         new, has_stopped = self._before_stop(found)
         totals.add_target(responses, drafted=len(draft), accepted=_agreeing(draft, found), kept=len(new))
         self._answer += new
         return has_ended or has_stopped or len(self._answer) >= self._max_tokens
 
-    def _step(self, count: int, names: Iterable[str]) -> Inputs:
+    def _step(self, count: int, names: Iterable[str], *, other_seed: int = 0) -> Inputs:
         """Return the inputs of one request: the text so far, `count` tokens to make of it, and the settings of those names."""
         text, done = [*self._prompt, *self._answer], len(self._answer)
         inputs = {name: self._inputs[name] for name in names if name in self._inputs}
         for name in ("min_tokens", "min_length"):
             if name in inputs:
-                inputs[name] = np.maximum(inputs[name] - done, 0).astype(inputs[name].dtype)
+                inputs[name] = np.clip(inputs[name] - done, 0, count).astype(inputs[name].dtype)
         # Every request begins with the first random number of its seed, so each step has a seed of its own.
         seed = int(inputs[self._seed_name].reshape(-1)[0]) if self._seed_name in inputs else 0
         return {
@@ -194,7 +200,7 @@ class Speculation:
             "input_lengths": np.array([[len(text)]], np.int32),
             "request_output_len": np.array([[count]], np.int32),
             "exclude_input_in_output": np.ones((1, 1), np.bool_),
-            self._seed_name: np.array([[(seed + done) % 2**64]], np.uint64),
+            self._seed_name: np.array([[((seed + done) % 2**64) ^ other_seed]], np.uint64),
         }
 
     def _before_end(self, tokens: list[int]) -> tuple[list[int], bool]:
