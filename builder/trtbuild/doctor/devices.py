@@ -28,7 +28,7 @@ def device_findings(models: Sequence[ServedModel], gpus: Gpus) -> Iterator[Findi
             outside = [each for each in ids if each < 0 or (gpus.devices and each >= len(gpus.visible))]
             if outside:
                 problems.append(f"{label} lists GPU {_join(outside)}; there are 0 to {len(gpus.visible) - 1}")
-            for each in dict.fromkeys(ids):
+            for each in () if model.shares else dict.fromkeys(ids):
                 owners.setdefault(each, []).append(label)
     problems += [f"GPU {each} is listed by {' and '.join(who)}" for each, who in sorted(owners.items()) if len(who) > 1]
     remap = ""
@@ -40,7 +40,7 @@ def device_findings(models: Sequence[ServedModel], gpus: Gpus) -> Iterator[Findi
     elif owners:
         listed = "; ".join(f"{model.name} on {_join(ids)}" for model in models for ids in model.devices)
         yield _finding("ok", listed + remap)
-    elif len(models) > 1:
+    elif sum(not model.shares for model in models) > 1:
         yield _finding(
             "warn",
             f"{', '.join(model.name for model in models)} name no GPUs, so all begin at GPU 0",

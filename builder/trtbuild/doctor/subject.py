@@ -5,7 +5,8 @@ Takes a build folder, a folder of an engine, a checkpoint or a model, and a mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,13 @@ class ServedModel:
         name: of the model.
         world_size: ranks of one instance.
         devices: `gpu_device_ids`, one list per instance; empty when it does not say.
+        shares: whether it is a draft model on GPUs of its target.
     """
 
     name: str
     world_size: int
     devices: tuple[tuple[int, ...], ...]
+    shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def _repository(path: Path) -> Subject:
     """Return the needs of a model repository; the model with the most ranks decides."""
     from trtbuild.repo.proto import ConfigSyntaxError, parse_config
 
-    backends, notes = set(), []
+    backends, notes, drafts = set(), [], set()
     found: list[tuple[ServedModel, Artifact | None, str]] = []
     for file in sorted(path.glob("*/config.pbtxt")):
         try:
@@ -140,6 +143,7 @@ def _repository(path: Path) -> Subject:
         if config.backend:
             backends.add(str(config.backend))
         parameters = {name: value.string_value for name, value in config.parameters.items()}
+        drafts.add(parameters.get("tensorrt_llm_draft_model_name", ""))
         place = parameters.get("gpt_model_path", "")
         if place:
             artifact = read_artifact(Path(place)) if (Path(place) / "config.json").is_file() else None
@@ -157,7 +161,16 @@ def _repository(path: Path) -> Subject:
     largest, artifact, target = max(found, key=lambda each: each[0].world_size)
     return Subject(
         path, "model repository", target, artifact, largest.world_size, _release_of(path), None, frozenset(backends),
-        tuple(model for model, _, each in found if each != "reference"), notes=tuple(notes),
+        _with_sharing([model for model, _, each in found if each != "reference"], drafts), notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _with_sharing(models: Sequence[ServedModel], drafts: Collection[str]) -> tuple[ServedModel, ...]:
+    """Mark the draft models that lie on GPUs of the others: on some that those list, or, where nobody lists any, on the first."""
+    own = {each for model in models if model.name not in drafts for group in model.devices for each in group}
+    return tuple(
+        replace(model, shares=model.name in drafts and own >= {each for group in model.devices for each in group} and bool(own) == bool(model.devices))
+        for model in models
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from trtbuild.limits import ResolvedLimits, positions
 from trtbuild.names import TOKENIZER_FOLDER
 from trtbuild.repo.engine_context import PERIODS_MS
 from trtbuild.repo.engine_settings import Value, engine_parameters
-from trtbuild.repo.placement import beside, placement
+from trtbuild.repo.placement import beside, lies_within, placement
 from trtbuild.repo.served import read_served
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment, Section, load
@@ -182,8 +182,9 @@ def draft_values(
             "note: %s was built without gather_generation_logits, so use_draft_logits is refused",
             draft.engine.path / "config.json",
         )
-    both = beside(placement(deployment), place, mode=deployment.serving.mode)
-    if both.gpu_device_ids is None:
+    target = placement(deployment)
+    both = beside(target, place, mode=deployment.serving.mode)
+    if lies_within(place, target):
         _note_shared_memory(deployment, mine)
     return {"draft": model, "environment": both.environment, "world_size": both.world_size}
 
@@ -194,8 +195,8 @@ def _note_shared_memory(*deployments: Deployment) -> None:
     shares = [cache.free_gpu_memory_fraction for cache in caches if cache.max_tokens is None]
     if sum(shares) > 1:
         logger.warning(
-            "note: neither model names GPUs, so both begin at GPU 0, and the KV cache of the one that loads first takes its share of all "
-            "that is free (kv_cache.free_gpu_memory_fraction: %s): make them 1 together at most, or set serving.gpu_device_ids in both",
+            "note: the draft model lies on GPUs of the target, and the KV cache of the one that loads first takes its share of all that is "
+            "free (kv_cache.free_gpu_memory_fraction: %s): make them 1 together at most, or give each GPUs with serving.gpu_device_ids",
             ", ".join(f"{share:g}" for share in shares),
         )
 

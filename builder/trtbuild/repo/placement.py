@@ -13,6 +13,7 @@ from trtbuild.errors import UsageError
 from trtbuild.spec import Deployment
 
 Groups = tuple[tuple[int, ...], ...]
+_BOTH = "serving.%s of target and draft model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,10 @@ def placement(deployment: Deployment) -> Placement:
 def beside(target: Placement, draft: Placement, *, mode: str) -> Placement:
     """Return how the server is started that holds two engines (Triton specification 4.3: only an orchestrator does).
 
+    A draft model has GPUs of its own, or lies on some of its target's; ranks are always its own.
+
     Raises:
-        UsageError: the mode is leader, or they name the same GPU or rank, or only one of them names any.
+        UsageError: the mode is leader, or they name some of the same GPUs or ranks, or only one of them names any.
     """
     if mode != "orchestrator":
         raise UsageError(
@@ -87,13 +90,24 @@ def beside(target: Placement, draft: Placement, *, mode: str) -> Placement:
                 f"serving.{name} is set for {named} and not for {other}",
                 hint="set it in both files, or in neither",
             )
-        if mine is not None and its is not None:
-            what = "GPU" if name == "gpu_device_ids" else "rank"
-            _check_disjoint(_groups(f"{mine};{its}", name), f"serving.{name} of target and draft model", what)
+    if target.participant_ids is not None:
+        _check_disjoint(_together(target.participant_ids, draft.participant_ids), _BOTH % "participant_ids", "rank")
+    if not lies_within(draft, target):
+        _check_disjoint(_together(target.gpu_device_ids, draft.gpu_device_ids), _BOTH % "gpu_device_ids", "GPU")
     environment = {**target.environment, **draft.environment}
     workers = target.world_size + draft.world_size - 1 if target.participant_ids else 1
     instances = target.instances + draft.instances
     return Placement(instances, target.gpu_device_ids, target.participant_ids, environment, workers)
+
+
+def lies_within(draft: Placement, target: Placement) -> bool:
+    """Return whether a draft model's GPUs are all GPUs of its target; where neither names any, both begin at GPU 0."""
+    mine, its = ({each for group in _together(ids) for each in group} for ids in (target.gpu_device_ids, draft.gpu_device_ids))  # fmt: skip
+    return its <= mine
+
+
+def _together(*ids: str | None) -> Groups:
+    return tuple(group for text in ids for group in _groups(text, ""))
 
 
 def _check_leader(instances: int, has_participants: bool) -> None:

@@ -290,11 +290,6 @@ class TestPlacement:
     @pytest.mark.parametrize(
         ("mine", "its", "message"),
         [
-            (
-                {"gpu_device_ids": "0"},
-                {"gpu_device_ids": "0"},
-                "gpu_device_ids of target and draft model names GPU 0 more than once",
-            ),
             ({"gpu_device_ids": "0"}, {}, "serving.gpu_device_ids is set for the target and not for the draft model"),
             ({}, {"gpu_device_ids": "0"}, "serving.gpu_device_ids is set for the draft model and not for the target"),
             (
@@ -312,14 +307,31 @@ class TestPlacement:
                 target={"serving": {"mode": "orchestrator", **mine}}, draft={"serving": {"mode": "orchestrator", **its}}
             )
 
+    def test_a_draft_model_may_lie_on_gpus_of_its_target(self, make: Make) -> None:
+        context = make(
+            target={"parallel": {"tp_size": 2}, "serving": {"mode": "orchestrator", "gpu_device_ids": "0,1"}},
+            draft={"serving": {"mode": "orchestrator", "gpu_device_ids": "1"}},
+        )
+        assert context.draft is not None
+        assert (context.draft.engine_parameters["gpu_device_ids"], context.world_size) == ("1", 1)
+
+    def test_a_draft_model_on_some_of_its_targets_gpus_and_on_others_is_refused(self, make: Make) -> None:
+        with pytest.raises(UsageError, match="gpu_device_ids of target and draft model names GPU 1 more than once"):
+            make(
+                target={"parallel": {"tp_size": 2}, "serving": {"mode": "orchestrator", "gpu_device_ids": "0,1"}},
+                draft={"parallel": {"tp_size": 2}, "serving": {"mode": "orchestrator", "gpu_device_ids": "1,2"}},
+            )
+
+    @pytest.mark.parametrize("ids", [{}, {"gpu_device_ids": "0"}])
     @pytest.mark.parametrize(("share", "is_noted"), [(0.9, True), (0.5, False)])
     def test_two_models_that_may_take_all_memory_of_a_gpu_are_noted(
-        self, make: Make, caplog: pytest.LogCaptureFixture, share: float, is_noted: bool
+        self, make: Make, caplog: pytest.LogCaptureFixture, share: float, is_noted: bool, ids: dict[str, str]
     ) -> None:
+        serving = {"mode": "orchestrator", **ids}
         with caplog.at_level(logging.WARNING):
             make(
-                target={"kv_cache": {"free_gpu_memory_fraction": share}},
-                draft={"kv_cache": {"free_gpu_memory_fraction": 0.5}},
+                target={"kv_cache": {"free_gpu_memory_fraction": share}, "serving": serving},
+                draft={"kv_cache": {"free_gpu_memory_fraction": 0.5}, "serving": serving},
             )
         assert (f"free_gpu_memory_fraction: {share:g}, 0.5" in caplog.text) == is_noted
 

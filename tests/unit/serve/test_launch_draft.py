@@ -12,6 +12,7 @@ from trtbuild.doctor.devices import device_findings
 from trtbuild.doctor.nvidia import Gpus
 from trtbuild.doctor.subject import read_subject
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.repo.lint import check
 from trtbuild.serve.launch.facts import read_facts
 from trtbuild.serve.launch.make import Wanted, make_plan
 from trtbuild.serve.launch.plan import LaunchPlan
@@ -43,6 +44,22 @@ def test_one_orchestrator_starts_the_workers_of_both(repository: Path, way: str)
     plan = plan_of(repository, way)
     assert (plan.mode, plan.world_size, len(plan.ranks)) == ("orchestrator", 4, 1)
     assert plan.environment["TRTLLM_ORCHESTRATOR"] == "1"
+
+
+@pytest.mark.parametrize("ids", [{}, {"gpu_device_ids": "0,1"}])
+def test_a_draft_model_on_its_targets_gpus_takes_no_others(tmp_path: Path, ids: dict[str, str]) -> None:
+    repository = rendered(tmp_path, mine=ids, its=ids)
+    assert [(model.name, model.shares) for model in read_subject(repository).models] == [
+        ("tensorrt_llm", False),
+        ("tensorrt_llm_draft", True),
+    ]
+    assert check(repository).findings == ()
+    plan = plan_of(repository, "docker", gpus_per_node=2)
+    assert (plan.mode, plan.world_size, plan.nodes) == ("orchestrator", 2, 1)
+    assert [word for word in plan.command if "cuda-memory-pool" in word] == [
+        f"--cuda-memory-pool-byte-size={number}:0" for number in range(2)
+    ]
+    assert plan_of(repository, "docker", gpus=("tensorrt_llm=4,5",)).gpus == (4, 5)
 
 
 def test_lists_of_gpus_are_held_against_the_configurations(repository: Path) -> None:

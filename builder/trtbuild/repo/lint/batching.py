@@ -134,9 +134,12 @@ def device_ids(repository: Repository) -> Iterator[Problem]:
 
 
 def devices_overlap(repository: Repository) -> Iterator[Problem]:
-    """Find GPUs that two instances or two models would share."""
+    """Find GPUs that two instances or two models would share; a draft model may lie on its target's."""
     taken: dict[int, str] = {}
+    drafts = {model.values.get("tensorrt_llm_draft_model_name") for model in repository.parsed()}
     for model in repository.engine_models():
+        if model.folder in drafts:
+            continue
         for group in devices(model.values.get(DEVICES, "")) or []:
             shared = sorted(each for each in set(group) if each in taken)
             if shared:
@@ -184,7 +187,7 @@ RULES: dict[str, Rule] = {
         "One list for each instance, `;` between lists: `0,1;2,3`.",
     ),
     "devices-overlap": Rule(
-        "error", devices_overlap, "GPUs that two instances or models would share",
+        "error", devices_overlap, "GPUs that two instances or models would share, a draft model apart",
         "Each takes its share of free memory for the KV cache, and the second finds none (field report LM06).",
         "Give each its own. With CUDA_VISIBLE_DEVICES=4,5,6,7 ids count from 0 to 3.",
     ),

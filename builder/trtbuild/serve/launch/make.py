@@ -151,7 +151,8 @@ def _world_size(facts: Facts, wanted: Wanted) -> int:
             )
         return wanted.world_size
     else:
-        read = sum(map(total_ranks, facts.models))
+        own = sum(total_ranks(model) for model in facts.models if not model.shares)
+        read = max([own, *(total_ranks(model) for model in facts.models if model.shares)])
         source = f"{facts.artifact.called if facts.artifact else facts.repository} is for {read} rank(s)"
     if wanted.world_size is not None and wanted.world_size != max(read, 1):
         raise UsageError(
@@ -197,7 +198,7 @@ def _devices(facts: Facts, wanted: Wanted, place: Place, count: int | None) -> A
         return Assignment()
     if wanted.gpus and not place.on_this_machine:
         raise UsageError(f"--gpus chooses GPUs of this machine; with {place.name} the scheduler does", hint="leave --gpus out")  # fmt: skip
-    return assign(facts.models, wanted.gpus, count=count)
+    return assign([model for model in facts.models if not model.shares], wanted.gpus, count=count)
 
 
 def _check_ports(wanted: Wanted, place: Place) -> None:
