@@ -22,6 +22,8 @@ from trtbuild.trtllm.engine import Engine
 
 CORE_MODEL = "tensorrt_llm"
 #: Models of the stock repository; others need a look.
+_FOREIGN = "no model of the stock repository: what it does must be done in front of the one model"
+_DRAFT = "the draft model becomes a part of the one model: name its Hugging Face folder in speculative.draft_model"
 _KNOWN = ("preprocessing", CORE_MODEL, "postprocessing", "ensemble", "tensorrt_llm_bls")
 #: A field whose value is a placeholder outside of quotes, alone or as the only element of a list.
 _UNFILLED = re.compile(r"(\w+)\s*:\s*(?:\[\s*)?\$\{(\w+)\}(?:\s*\])?")
@@ -105,8 +107,8 @@ def repository_rows(found: Found) -> Iterator[Row]:
     yield from _parameters(found, CORE_MODEL, CORE)
     for model in found.configs:
         if model not in _KNOWN:
-            note = "no model of the stock repository: what it does must be done in front of the one model"
-            yield Row("decide", model, "model", note=note)
+            is_draft = model == found.parameters("tensorrt_llm_bls").get("tensorrt_llm_draft_model_name")
+            yield Row("decide", model, "model", note=_DRAFT if is_draft else _FOREIGN)
         elif model != CORE_MODEL:
             yield from _parameters(found, model, TEXT)
 
@@ -193,7 +195,7 @@ def engine_rows(engine: Engine, gpu: Gpu | None, asked_batch: int | None) -> Ite
         yield algo_row("engine: quantization.quant_algo", str(quantization["quant_algo"]), gpu)
     if quantization.get("kv_cache_quant_algo"):
         yield kv_cache_row("engine: quantization.kv_cache_quant_algo", str(quantization["kv_cache_quant_algo"]), gpu)
-    yield from _engine_speculation(build)
+    yield from _engine_speculation(engine)
     lora = build.get("lora_config") or {}
     if modules := lora.get("lora_target_modules"):
         yield Row("taken", "engine: lora_config.lora_target_modules", modules, "lora.target_modules", list(modules))
@@ -210,12 +212,12 @@ def engine_rows(engine: Engine, gpu: Gpu | None, asked_batch: int | None) -> Ite
     )
 
 
-def _engine_speculation(build: Mapping[str, Any]) -> Iterator[Row]:
-    mode = build.get("speculative_decoding_mode")
-    if mode in (None, 1, "NONE", "none"):
+def _engine_speculation(engine: Engine) -> Iterator[Row]:
+    mode = engine.speculation
+    if mode in ("", "none"):
         return
     old = "engine: speculative_decoding_mode"
-    name = ENGINE_MODES.get(str(mode).lower())
+    name = ENGINE_MODES.get(mode)
     if name is None:
         yield Row(
             "decide",

@@ -84,6 +84,8 @@ DROPPED: dict[str, str] = {
     "max_seq_len": "",
     "vocab_size": "",
     "engine_dir": "there is no engine",
+    "max_draft_len": "it is that of the engine",
+    "draft_logits": "",
     "tensorrt_llm_model_name": "there is one model",
     "accumulate_tokens": "streams of the one model always hold all text so far; trtbuild's client reads both",
 }

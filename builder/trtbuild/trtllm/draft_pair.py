@@ -13,11 +13,6 @@ from typing import Any
 from trtbuild.trtllm.engine import Engine
 from trtbuild.trtllm.versions import Version
 
-#: How build_config says that an engine does not speculate, and that it takes draft tokens from outside: numbers and names of
-#: `SpeculativeDecodingMode` (tensorrt_llm/models/modeling_utils.py), in lower case.
-_NONE = ("none", "1")
-_EXTERNAL = ("draft_tokens_external", "2")
-
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
@@ -52,8 +47,8 @@ def disagreements(target: Engine, draft: Engine) -> Iterator[Disagreement]:
 
 def draft_alone(draft: Engine) -> Iterator[Disagreement]:
     """Yield what keeps an engine from drafting for any other."""
-    mode, tokens = _mode(draft), draft_limit(draft)
-    if mode not in ("", *_NONE) or tokens:
+    mode, tokens = draft.speculation, draft_limit(draft)
+    if mode not in ("", "none") or tokens:
         yield Disagreement(
             f"{_file(draft)} is of an engine that speculates itself (speculative_decoding_mode {mode or 'not said'}, max_draft_len {tokens})",
             "build the draft model with speculative.mode: none",
@@ -61,8 +56,8 @@ def draft_alone(draft: Engine) -> Iterator[Disagreement]:
 
 
 def _takes_drafts(target: Engine, _: Engine) -> Iterator[Disagreement]:
-    mode, tokens = _mode(target), target.build.get("max_draft_len")
-    if mode not in ("", *_EXTERNAL) or tokens == 0:
+    mode, tokens = target.speculation, target.build.get("max_draft_len")
+    if mode not in ("", "draft_tokens_external") or tokens == 0:
         yield Disagreement(
             f"{_file(target)} is of an engine that takes no draft tokens (speculative_decoding_mode {mode or 'not said'}, max_draft_len {tokens})",
             "build the target with speculative.mode: draft_target and speculative.max_draft_len",
@@ -105,12 +100,6 @@ def _batch_size(target: Engine, draft: Engine) -> Iterator[Disagreement]:
             f"max_batch_size is {its} in {_file(draft)} and {mine} in {_file(target)}",
             f"build the draft model with limits.max_batch_size: {mine}, or the target with less",
         )
-
-
-def _mode(engine: Engine) -> str:
-    """Return the mode of speculation as text in lower case, without the name of its enum; empty when it is not there."""
-    found = engine.build.get("speculative_decoding_mode")
-    return "none" if found is None and "speculative_decoding_mode" in engine.build else str(found or "").rpartition(".")[2].lower()  # fmt: skip
 
 
 def _file(engine: Engine) -> str:

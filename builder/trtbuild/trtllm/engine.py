@@ -13,6 +13,9 @@ from typing import Any
 from trtbuild.errors import TrtbuildError
 from trtbuild.source import read_json
 
+#: `SpeculativeDecodingMode`, whose numbers build_config holds (tensorrt_llm/models/modeling_utils.py; an IntFlag, so powers of two).
+_SPECULATION = ("none", "draft_tokens_external", "medusa", "lookahead_decoding", "explicit_draft_tokens", "eagle")
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -65,6 +68,15 @@ class Engine:
         tp_size, pp_size, cp_size = (int(found.get(key, 1)) for key in ("tp_size", "pp_size", "cp_size"))
         world_size = int(found.get("world_size", tp_size * pp_size * cp_size))
         return {"tp_size": tp_size, "pp_size": pp_size, "cp_size": cp_size, "world_size": world_size}
+
+    @property
+    def speculation(self) -> str:
+        """Its speculative_decoding_mode as trtllm-build writes it on its command line, "none", a number that is not known, or empty where it says nothing."""
+        if "speculative_decoding_mode" not in self.build:
+            return ""
+        found = str(self.build["speculative_decoding_mode"] or "none").rpartition(".")[2].lower()
+        numbers = {str(1 << position): name for position, name in enumerate(_SPECULATION)}
+        return numbers.get(found, found)
 
     @property
     def max_batch_size(self) -> int:

@@ -242,6 +242,29 @@ def test_an_argument_that_the_release_lacks_is_dropped(
     assert ("kv_cache_config" in found.deployment.llm_api.extra) is (verdict == "taken")
 
 
+@pytest.mark.parametrize("mode", [2, "2", "DRAFT_TOKENS_EXTERNAL", "SpeculativeDecodingMode.DRAFT_TOKENS_EXTERNAL"])
+def test_a_draft_model_is_recognized_by_its_engine_and_by_its_name(
+    repository: Callable[..., Path], make_model: MakeModel, mode: Any
+) -> None:
+    engine = json.loads(json.dumps(ENGINE))
+    engine["build_config"]["speculative_decoding_mode"] = mode
+    folder = repository(engine=engine, gpt_model_type="inflight_fused_batching")
+    for name in ("tensorrt_llm_draft", "other"):
+        (folder / name).mkdir()
+        (folder / name / "config.pbtxt").write_text(f'name: "{name}"\nmax_batch_size: 16\n')
+    (folder / "tensorrt_llm_bls").mkdir()
+    (folder / "tensorrt_llm_bls" / "config.pbtxt").write_text(
+        'name: "tensorrt_llm_bls"\n'
+        + parameter("tensorrt_llm_draft_model_name", "tensorrt_llm_draft")
+        + parameter("max_draft_len", "4")
+    )
+    found = migrate(folder, model=make_model())
+    assert "speculative.mode draft_target" in row(found, "engine: speculative_decoding_mode").note
+    assert "speculative.draft_model" in row(found, "tensorrt_llm_draft").note
+    assert "in front of the one model" in row(found, "other").note
+    assert row(found, "tensorrt_llm_bls: max_draft_len").verdict == "dropped"
+
+
 @pytest.mark.parametrize(("key", "value"), [("decoding_mode", "medusa"), ("decoding_mode", "lookahead"), ("decoding_mode", "redrafter")])  # fmt: skip
 def test_speculation_of_engines_is_put_up_for_decision_with_the_nearest(
     repository: Callable[..., Path], make_model: MakeModel, key: str, value: str

@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, dict[str, Any]]], Any], str]] = {
     "smaller batches": (lambda e: e["draft"]["build_config"].update(max_batch_size=8), "max_batch_size is 8 in .*draft.* and 16"),
     "a draft model that speculates": (
         lambda e: e["draft"]["build_config"].update(speculative_decoding_mode=8, max_draft_len=3),
-        r"speculates itself \(speculative_decoding_mode 8, max_draft_len 3\)",
+        r"speculates itself \(speculative_decoding_mode lookahead_decoding, max_draft_len 3\)",
     ),
     "a target for lookahead": (
         lambda e: e["target"]["build_config"].update(speculative_decoding_mode="SpeculativeDecodingMode.LOOKAHEAD_DECODING"),
