@@ -64,6 +64,7 @@ def serve(
         *,
         parameters: dict[str, str] | None = None,
         decoupled: bool = True,
+        declared: tuple[str, ...] = (),
         before: Callable[[InferenceRequest], None] = lambda request: None,
         **inputs: Any,
     ) -> InferenceRequest:
@@ -75,7 +76,7 @@ def serve(
         model = shipped("tensorrt_llm_bls").model.TritonPythonModel()
         instances.append(model)
         values = {"cancellation_check_period_ms": "1", **(DRAFT if draft else {}), **(parameters or {})}
-        model.initialize(triton_stub.arguments(values, decoupled=decoupled, outputs=TEXT_OUTPUTS))
+        model.initialize(triton_stub.arguments(values, decoupled=decoupled, inputs=declared, outputs=TEXT_OUTPUTS))
         texts = text if isinstance(text, list) else [text]
         request = triton_stub.request(
             {"text_input": [[item] for item in texts], "max_tokens": [[40]] * len(texts), "end_id": [[END]], **inputs}
@@ -205,6 +206,13 @@ class TestSteps:
              "min_tokens": [[4 - len(said)]], "seed": [[(2**64 - 1 + len(said)) % 2**64]], "draft_input_ids": [byte_ids(guess)]}
             for said, guess in (("", "abx"), ("abc", "de"))
         ]  # fmt: skip
+
+    def test_the_seed_has_the_name_that_the_release_gives_it(self, serve: Callable[..., InferenceRequest]) -> None:
+        core, draft = RuleCore(saying("abcdef")), RuleCore(saying("abcdef"))
+        serve(core, draft, declared=("random_seed",), num_draft_tokens=[[2]], random_seed=np.array([[5]], np.uint64))
+        for model in (core, draft):
+            assert [request.values()["random_seed"] for request in model.asked] == [[[5]], [[8]], [[11]]]
+            assert not any("seed" in request.tensors for request in model.asked)
 
     def test_no_request_shares_an_id_with_another(self, serve: Callable[..., InferenceRequest]) -> None:
         core, draft = RuleCore(saying(TEXT)), RuleCore(saying(TEXT))

@@ -126,11 +126,14 @@ def request(inputs: dict[str, Any], request_id: str = "") -> InferenceRequest:
     )
 
 
-def arguments(parameters: dict[str, str], *, decoupled: bool = True, outputs: Iterable[str] = ()) -> dict[str, str]:
+def arguments(
+    parameters: dict[str, str], *, decoupled: bool = True, inputs: Iterable[str] = (), outputs: Iterable[str] = ()
+) -> dict[str, str]:
     """Return what Triton hands to `initialize`."""
     config = {
         "name": "model",
         "model_transaction_policy": {"decoupled": decoupled},
+        "input": [{"name": name} for name in inputs],
         "output": [{"name": name} for name in outputs],
         "parameters": {key: {"string_value": value} for key, value in parameters.items()},
     }
