@@ -62,6 +62,14 @@ def test_a_draft_model_on_its_targets_gpus_takes_no_others(tmp_path: Path, ids: 
     assert plan_of(repository, "docker", gpus=("tensorrt_llm=4,5",)).gpus == (4, 5)
 
 
+@pytest.mark.parametrize("theirs", ["0,1", "2,3"])
+def test_workers_that_are_started_beforehand_are_those_of_both_models(tmp_path: Path, theirs: str) -> None:
+    mine = {"gpu_device_ids": "0,1", "participant_ids": "1,2"}
+    repository = rendered(tmp_path, mine=mine, its={"gpu_device_ids": theirs, "participant_ids": "3,4"})
+    plan = plan_of(repository, "mpirun")
+    assert (len(plan.ranks), plan.environment["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"]) == (5, "0")
+
+
 def test_lists_of_gpus_are_held_against_the_configurations(repository: Path) -> None:
     lists = ("tensorrt_llm=6,7", "tensorrt_llm_draft=4,5")
     with pytest.raises(TrtbuildError, match="gpu_device_ids of tensorrt_llm are 2,3; with these lists it has 0,1"):

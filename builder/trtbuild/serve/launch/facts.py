@@ -31,7 +31,7 @@ class Facts:
         repository: the model repository.
         variant: which kind it is.
         models: those that need GPUs.
-        stated: what the manifest of the repository says about processes; None: nothing, or it speaks of one model among several.
+        stated: what the manifest of the repository says about processes; None: nothing, or it speaks of other models than there are.
         is_known: whether the number of ranks was read; False where neither the engine nor the manifest tells.
         artifact: facts of the engine.
         release: of TensorRT-LLM that must serve; None: nothing says so.
@@ -71,10 +71,17 @@ def read_facts(folder: Path, *, engine: Path | None = None) -> Facts:
     target = subject.target if is_build else served.target
     artifact = read_artifact(engine) if engine is not None else served.artifact or subject.artifact
     models, is_known = served.models, target != "tensorrt" or artifact is not None
-    stated = read_stated(repository) if len(models) == 1 else None
+    stated = read_stated(repository)
+    if stated is not None and len(models) != stated.models:
+        stated = None
     if artifact is not None and artifact.kind == "engine" and len(models) == 1:
         models = (replace(models[0], world_size=artifact.world_size),)
-    elif not is_known and stated is not None and (gpus := stated.gpus or sum(map(len, models[0].devices))):
+    elif (
+        not is_known
+        and len(models) == 1
+        and stated is not None
+        and (gpus := stated.gpus or sum(map(len, models[0].devices)))
+    ):
         models, is_known = (replace(models[0], world_size=gpus // max(1, len(models[0].devices))),), True
     facts = Facts(
         root, repository, _VARIANTS[target], models, stated, is_known, artifact if artifact and artifact.kind == "engine" else None,

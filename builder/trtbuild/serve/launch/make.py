@@ -166,11 +166,13 @@ def _processes(facts: Facts, mode: Mode, world_size: int) -> int:
     """Return the MPI processes of an engine's server, which the manifest of a rendered repository and the engine must agree on."""
     if facts.stated is None:
         return world_size if mode == "leader" else 1
-    expected = facts.stated.processes_for(world_size)
+    sharing = any(model.shares for model in facts.models)  # workers of two models on the same GPUs
+    workers = sum(map(total_ranks, facts.models)) if sharing else world_size
+    expected = facts.stated.processes_for(workers)
     if facts.stated.processes != expected:
         raise TrtbuildError(
             f"{facts.repository} was rendered for {facts.stated.processes} process(es) in {mode} mode, "
-            f"and {world_size} GPU(s) take {expected}",
+            f"and {workers} GPU(s) take {expected}",
             hint="render the repository again for this engine, with the tp_size and pp_size it was built for",
         )
     return expected

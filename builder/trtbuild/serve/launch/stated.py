@@ -23,10 +23,12 @@ class Stated:
     Attributes:
         processes: MPI ranks to start.
         environment: variables that they need.
+        models: with engines; a draft model is a second one.
     """
 
     processes: int
     environment: Mapping[str, str]
+    models: int = 1
 
     @property
     def mode(self) -> Mode:
@@ -69,4 +71,4 @@ def read_stated(repository: Path) -> Stated | None:
             f"{file} states world_size {processes!r} and environment {environment!r}",
             hint="a positive number and variables belong there; render the repository again",
         )
-    return Stated(context["world_size"], context["environment"])
+    return Stated(context["world_size"], context["environment"], 2 if context.get("draft") else 1)
