@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trtbuild.serve.environment import is_secret
+from trtbuild.redaction import is_secret
 
 _ROOT = ("root", "0")
 _VARIABLE = re.compile(r"\$\{?(\w+)(?::?[-+][^}]*)?\}?")

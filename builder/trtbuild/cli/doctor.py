@@ -50,6 +50,10 @@ def doctor(artifact: Path | None, bundle: Path | None, as_json: bool, quiet: boo
     """
     from trtbuild.doctor import examine, examine_for, survey
 
+    if bundle is not None:
+        from trtbuild.doctor.bundle import check_bundle
+
+        check_bundle(bundle)
     facts = survey()
     findings = examine(facts) if artifact is None else examine_for(artifact, facts, even_if_broken=bundle is not None)
     failed = [finding.name for finding in findings if finding.status == "fail"]

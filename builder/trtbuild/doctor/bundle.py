@@ -19,10 +19,12 @@ from typing import Any
 
 from trtbuild import __version__
 from trtbuild.doctor.finding import Finding
-from trtbuild.doctor.redact import Redactor
 from trtbuild.doctor.software import installed_packages
 from trtbuild.doctor.survey import Survey
 from trtbuild.errors import UsageError
+from trtbuild.output import check_file, write_atomically
+from trtbuild.redaction import Redactor
+from trtbuild.variables import SETUP, pick
 
 #: Files of an artifact that say what it is.
 CONFIGS = (
@@ -37,13 +39,6 @@ LOG_LINES = 500
 _LOG_BYTES = 2**20
 #: Files in one archive; a folder with more is not a deployment.
 _MOST_FILES = 200
-#: Environment variables that say how CUDA, NCCL, MPI, Triton and Python are set up, and that hold no secrets. All others stay out.
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_VERSION", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TRITON_SERVER_VERSION", "NVIDIA_PRODUCT_NAME",
-    "TRITON_SERVER_VERSION", "TRT_VERSION", "NCCL_VERSION", "NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME",
-    "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_MCA_gds", "SLURM_NTASKS", "SLURM_PROCID", "TRTLLM_ORCHESTRATOR", "TLLM_LOG_LEVEL",
-    "OMP_NUM_THREADS", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "TMPDIR", "HF_HUB_OFFLINE", "KUBERNETES_SERVICE_PORT",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +54,15 @@ class Bundle:
     path: Path
     files: tuple[str, ...]
     left_out: tuple[str, ...]
+
+
+def check_bundle(path: Path, *, force: bool = False) -> None:
+    """Refuse a name that no archive can be written to; see `write_bundle`."""
+    if not path.name.endswith((".tar.gz", ".tgz")):
+        raise UsageError(f"--bundle {path} is no .tar.gz", hint="name it e.g. report.tar.gz")
+    if os.path.lexists(path) and not force:
+        raise UsageError(f"{path} exists", hint="name another file, or remove it")
+    check_file(path, force=force)
 
 
 def write_bundle(
@@ -81,27 +85,19 @@ def write_bundle(
         force: replace an existing archive.
 
     Raises:
-        UsageError: the name does not end in .tar.gz.
-        TrtbuildError: the file exists, or its folder does not.
+        UsageError: the name does not end in .tar.gz or .tgz, or the file exists.
+        TrtbuildError: its folder does not exist, or takes no files.
     """
-    if not path.name.endswith((".tar.gz", ".tgz")):
-        raise UsageError(f"--bundle {path} is no .tar.gz", hint="name it e.g. report.tar.gz")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists", hint="name another file, or remove it")
+    check_bundle(path, force=force)
     found = os.environ if environment is None else environment
     redactor = Redactor.of_this_machine(found)
     left_out: list[str] = []
     members: dict[str, str] = {}
     for name, value in _facts(list(findings), facts, found).items():
         members[name] = json.dumps(redactor.value(value), indent=2, ensure_ascii=False) + "\n"
-    for name, text in _files(artifact, left_out) if artifact else ():
-        members[f"artifact/{redactor.text(name)}"] = redactor.file(name, text)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(_archive(members))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    for name, text in _files(artifact, redactor, left_out) if artifact else ():
+        members[f"artifact/{redactor.text(name)}"] = text
+    write_atomically(path, _archive(members))
     return Bundle(path, tuple(members), tuple(map(redactor.text, left_out)))
 
 
@@ -121,12 +117,12 @@ def _facts(findings: list[Finding], facts: Survey, environment: Mapping[str, str
             "libc": " ".join(platform.libc_ver()),
             "packages": dict(sorted(packages.items())),
         },
-        "environment.json": {name: environment[name] for name in VARIABLES if name in environment},
+        "environment.json": pick(environment, SETUP),
     }
 
 
-def _files(artifact: Path, left_out: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield relative name and text of each config, and the end of each log; links that leave the folder are not followed."""
+def _files(artifact: Path, redactor: Redactor, left_out: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield relative name and redacted text of each config, and the end of each log; links that leave the folder are not followed."""
     root = artifact.resolve()
     wanted = [file for pattern in (*CONFIGS, LOGS) for file in sorted(artifact.rglob(pattern))]
     for number, file in enumerate(wanted):
@@ -136,20 +132,22 @@ def _files(artifact: Path, left_out: list[str]) -> Iterator[tuple[str, str]]:
         elif number >= _MOST_FILES:
             left_out.append(f"{name}: more than {_MOST_FILES} files")
         elif file.suffix == ".log":
-            yield name, _end_of(file)
+            yield name, _end_of(file, redactor)
         elif file.stat().st_size > _LARGEST_CONFIG_BYTES:
             left_out.append(f"{name}: {file.stat().st_size} bytes")
         else:
-            yield name, file.read_text(encoding="utf-8", errors="replace")
+            yield name, redactor.file(name, file.read_text(encoding="utf-8", errors="replace"))
 
 
-def _end_of(log: Path) -> str:
+def _end_of(log: Path, redactor: Redactor) -> str:
+    """Return the last lines, redacted before they are chosen: the beginning of a key may lie before them."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _LOG_BYTES))
-        lines = file.read().decode("utf-8", errors="replace").splitlines()
+        text = file.read().decode("utf-8", errors="replace")
     if size > _LOG_BYTES:
-        lines = lines[1:]  # cut in the middle, where half a token would look like none
+        text = text.partition("\n")[2]  # cut in the middle, where half a token would look like none
+    lines = redactor.text(text).splitlines()
     return "\n".join(lines[-LOG_LINES:]) + "\n"
 
 

@@ -6,12 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-#: A variable is dropped when one of the words of its name (between underscores) is one of these.
-SECRET_WORDS = frozenset(
-    {"TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "APIKEY", "COOKIE"}
-)
-#: The same for names that end in one of these.
-SECRET_ENDINGS = ("API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "AUTH_KEY", "ACCESS_KEY_ID")
+from trtbuild.redaction import holds_secret, is_secret
+
 #: Set for every server. The locale matters to the server and to programs that models start; the interpreter embedded
 #: in the Python backend ignores its environment and gets UTF-8 from `stub_preface`.
 FIXED = {
@@ -31,23 +27,18 @@ def server_environment(
     """Return the environment of a server.
 
     Args:
-        inherited: the environment of this process; secrets, PYTHON* and locale settings are left out.
+        inherited: the environment of this process; secrets (by name, and by value: a proxy's URL with a password), PYTHON* and
+            locale settings are left out.
         python_folder: put first in PATH; its `python3` decides which packages models see.
         library_path: put first in LD_LIBRARY_PATH, if any.
     """
     kept = {
         name: value
         for name, value in inherited.items()
-        if not is_secret(name) and not name.startswith(("PYTHON", "LC_"))
+        if not is_secret(name) and not holds_secret(value) and not name.startswith(("PYTHON", "LC_"))
     }
     kept.update(FIXED)
     kept["PATH"] = os.pathsep.join([str(python_folder), kept.get("PATH") or os.defpath])
     if library_path is not None:
         kept["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(library_path), kept.get("LD_LIBRARY_PATH")]))
     return kept
-
-
-def is_secret(name: str) -> bool:
-    """Say whether an environment variable looks like a credential, by its name alone."""
-    upper = name.upper()
-    return not SECRET_WORDS.isdisjoint(upper.split("_")) or upper.endswith(SECRET_ENDINGS)

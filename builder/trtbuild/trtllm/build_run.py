@@ -2,7 +2,7 @@
 
     trtbuild ──► guard (serve/guard.py) ──► trtllm-build ──► one process per worker
 
-Whoever dies first, nothing is left: see the guard. Credentials are taken out of the environment, so that nothing can print them.
+Whoever dies first, nothing is left: see the guard. What it gets of the environment says `build_environment`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtbuild.errors import ToolFailed, TrtbuildError
-from trtbuild.serve.environment import is_secret
+from trtbuild.redaction import Redactor
 from trtbuild.serve.guard import Plan
 from trtbuild.serve.guarded import GuardedProcess
 from trtbuild.serve.signals import stop_signals_interrupt
+from trtbuild.trtllm.build_environment import builder_environment, secrets_of_builder
 
 #: How often output is looked for.
 _POLL_S = 0.2
@@ -59,10 +60,16 @@ class Outcome:
 
 
 class _Stream:
-    """A growing file: complete lines as they come."""
+    """A growing file: complete lines as they come.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: created if it is not there.
+        clean: what is done to each line.
+    """
+
+    def __init__(self, path: Path, clean: Callable[[str], str]) -> None:
         path.touch()
+        self._clean = clean
         self._file = path.open("rb")
         self._partial = b""
         self.last: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -73,19 +80,13 @@ class _Stream:
         *complete, self._partial = (self._partial + data).split(b"\n")
         if is_over and self._partial:
             complete, self._partial = [*complete, self._partial], b""
-        lines = [line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in complete]
+        lines = [self._clean(line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]) for line in complete]
         self.last.extend(lines)
         return lines, bool(data)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def builder_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the builder: ours without credentials, and with output that is not held back."""
-    kept = {name: value for name, value in inherited.items() if not is_secret(name)}
-    return {**kept, "PYTHONUNBUFFERED": "1"}
 
 
 def run_builder(
@@ -103,14 +104,17 @@ def run_builder(
         log: file that gets every line of both streams as it comes.
         stall_timeout_s: a builder that prints nothing for so long is stopped.
         on_line: called with every line.
-        environment: to inherit; None is that of this process.
+        environment: to choose from (`builder_environment`); None is that of this process.
 
     Raises:
+        UsageError: TRTBUILD_BUILDER_ENV is not allowed.
         ToolFailed: it cannot be run, or printed nothing for `stall_timeout_s`.
         KeyboardInterrupt: a signal asked to stop; the builder and its workers are gone then.
     """
+    inherited = os.environ if environment is None else environment
+    given, clean = builder_environment(inherited), Redactor(secrets_of_builder(inherited)).known
     run_folder = Path(tempfile.mkdtemp(prefix="trtbuild-engine-"))
-    out, err = _Stream(run_folder / "stdout"), _Stream(run_folder / "stderr")
+    out, err = _Stream(run_folder / "stdout", clean), _Stream(run_folder / "stderr", clean)
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     plan: Plan = {
         "command": list(command),
@@ -136,7 +140,7 @@ def run_builder(
             return came
 
         try:
-            process = GuardedProcess(plan, builder_environment(os.environ if environment is None else environment))
+            process = GuardedProcess(plan, given)
         except TrtbuildError as error:
             _close(out, err)
             raise ToolFailed(error.message, hint=error.hint) from error

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from trtbuild.dockerfile import check_dockerfile, parse_dockerfile
 from trtbuild.doctor.software import LIBRARY_FOLDERS
 from trtbuild.doctor.system import SHM_FLOOR_BYTES, ULIMITS
-from trtbuild.serve.environment import is_secret
+from trtbuild.redaction import is_secret
 from trtbuild.trtllm.versions import DEFAULT, IMAGE, find_release, release_of_tag
 
 if sys.version_info >= (3, 11):

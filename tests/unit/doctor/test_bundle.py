@@ -13,9 +13,9 @@ import pytest
 from tests.unit.doctor.conftest import Fake
 
 from trtbuild.doctor import examine_for
-from trtbuild.doctor.bundle import LOG_LINES, VARIABLES, Bundle, write_bundle
-from trtbuild.doctor.redact import REDACTED, Redactor, is_secret_key
-from trtbuild.serve.environment import is_secret
+from trtbuild.doctor.bundle import LOG_LINES, Bundle, write_bundle
+from trtbuild.redaction import REDACTED, Redactor, is_secret
+from trtbuild.variables import SETUP
 
 Cli = Callable[..., tuple[int, str, str]]
 Machine = Callable[..., Fake]
@@ -82,7 +82,7 @@ def test_the_value_of_a_secret_variable_is_found_nowhere(
 def test_only_listed_variables_are_named_and_none_of_them_is_a_secret(
     bundle: Callable[..., tuple[Bundle, dict[str, str]]],
 ) -> None:
-    assert [name for name in VARIABLES if is_secret(name) or is_secret_key(name)] == []
+    assert [name for name in SETUP if is_secret(name)] == []
     _, content = bundle({"INNOCENT": "visible-value", "DATABASE_URL": "postgres://u:p@h/d", "NCCL_DEBUG": "INFO"})
     assert json.loads(content["environment.json"]) == {"NCCL_DEBUG": "INFO"}
     assert "visible-value" not in "".join(content.values())

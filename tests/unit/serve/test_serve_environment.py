@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.serve.environment import FIXED, is_secret, server_environment
+from trtbuild.redaction import is_secret
+from trtbuild.serve.environment import FIXED, server_environment
 
 NAMES = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=20)
 
@@ -21,11 +22,20 @@ def environment(inherited: dict[str, str], library_path: Path | None = None) -> 
 @pytest.mark.parametrize(
     "name",
     ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "hf_token", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "OPENAI_API_KEY",
-     "NGC_API_KEY", "DB_PASSWORD", "WANDB_API_KEY", "AZURE_CLIENT_SECRET", "GITHUB_TOKEN"],
+     "NGC_API_KEY", "DB_PASSWORD", "WANDB_API_KEY", "AZURE_CLIENT_SECRET", "GITHUB_TOKEN", "MYSQL_PWD", "GITHUB_PAT"],
 )  # fmt: skip
 def test_credentials_are_left_out(name: str) -> None:
     assert is_secret(name)
     assert name not in environment({name: "hunter2"})
+
+
+def test_a_value_that_holds_a_password_is_left_out_under_any_name() -> None:
+    given = {
+        "HTTPS_PROXY": "http://bob:hunter2@proxy:3128",
+        "HTTP_PROXY": "http://proxy:3128",
+        "MIRROR": "https://:x@host",
+    }
+    assert set(given) & set(environment(given)) == {"HTTP_PROXY"}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.trtllm.engine_jobs import make_job
 
 from trtbuild.targets.base import Job
+from trtbuild.trtllm.build_environment import FURTHER
 from trtbuild.trtllm.build_tool import VARIABLE
 
 FAKE = Path(__file__).parents[2] / "fakes" / "trtllm_build.py"
@@ -30,6 +31,7 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pa
             tool.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text().partition(chr(10))[2]}")
             tool.chmod(0o755)
         monkeypatch.setenv(VARIABLE, str(tool))
+        monkeypatch.setenv(FURTHER, "FAKE_TRTLLM_*")
         monkeypatch.setenv("FAKE_TRTLLM_BUILD", mode)
         monkeypatch.setenv("FAKE_TRTLLM_VERSION", version)
         monkeypatch.setenv("FAKE_TRTLLM_TEXT", text)

@@ -21,6 +21,7 @@ from trtbuild.errors import ToolFailed, UsageError
 from trtbuild.output import staged_folder
 from trtbuild.targets.base import Job, load_target
 from trtbuild.trtllm.build_engine import FAILED_LOG, REFUSED, rank_seconds
+from trtbuild.trtllm.build_environment import FURTHER
 from trtbuild.trtllm.build_options import arguments
 from trtbuild.trtllm.build_tool import VARIABLE
 from trtbuild.trtllm.engine import Engine
@@ -261,16 +262,20 @@ class TestFailure:
         assert pids is not None
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids.groups())
 
-    def test_credentials_are_not_in_its_log(
+    def test_only_listed_variables_are_in_its_log_and_secrets_that_were_asked_for_are_not(
         self, job: Job, builder: Builder, build_folder: Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         builder("environment")
-        monkeypatch.setenv("HF_TOKEN", "hf_do_not_print_me")
+        monkeypatch.setenv(FURTHER, "FAKE_TRTLLM_*, MY_MIRROR_PWD")
+        for name in ("HF_TOKEN", "MYSQL_PWD", "GITHUB_PAT", "INNOCENT", "MY_MIRROR_PWD"):
+            monkeypatch.setenv(name, f"do_not_print_{name}")
+        monkeypatch.setenv("NCCL_DEBUG", "INFO")
         folder = build_folder(job)
         record = finish(job, folder)
-        assert "PATH=" in (folder / "engine" / "build.log").read_text()
-        for text in ((folder / "engine" / "build.log").read_text(), json.dumps(record)):
-            assert "hf_do_not_print_me" not in text
+        log = (folder / "engine" / "build.log").read_text()
+        assert {"PATH", "NCCL_DEBUG", "MY_MIRROR_PWD"} <= {line.partition("=")[0] for line in log.splitlines()}
+        for text in (log, json.dumps(record)):
+            assert "do_not_print" not in text
         assert "PATH=" not in (folder / "engine" / "manifest.json").read_text()
 
 
