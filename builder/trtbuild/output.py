@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
 
     Raises:
         UsageError: it lies inside one of `keep`, or holds one of them, the home or the current folder.
-        TrtbuildError: it exists, or is not a folder.
+        TrtbuildError: it exists, is not a folder, or nothing can be written there.
     """
     target = path.absolute().resolve()
     for kept in (*keep, Path.home(), Path.cwd()):
@@ -41,6 +42,7 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
             raise UsageError(f"output {path} lies inside {kept}", hint="choose an output folder outside of it with -o")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise TrtbuildError(f"output {path} exists and is not a folder", hint="choose another output folder with -o")
+    check_writable(path)
     if not path.exists() or not any(path.iterdir()):
         return
     if not force:
@@ -50,6 +52,25 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
             f"output folder {path} was not made by trtbuild (it has no {MANIFEST})",
             hint="--force replaces only what trtbuild wrote; remove the folder yourself, or choose another with -o",
         )
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place that takes no files: below a file, read-only, without permission, or no disk, as /proc; a file without a name is made to see.
+
+    Raises:
+        TrtbuildError: it takes none.
+    """
+    folder = path.absolute().parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise TrtbuildError(
+            f"{path} cannot be written: {folder} takes no files ({error.strerror})",
+            hint="name a place on a disk, in a folder that you may write to",
+        ) from error
 
 
 def check_space(path: Path, needed: int) -> None:
@@ -120,9 +141,14 @@ def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> It
                 raise
     except OSError as error:
         raise TrtbuildError(
-            f"cannot write {error.filename or path}: {error.strerror or error}{_missing(error, stage, needed)}",
+            f"cannot write {_shown(error.filename or path, stage, path)}: {error.strerror or error}{_missing(error, stage, needed)}",
             hint="check free space and permissions",
         ) from error
+
+
+def _shown(name: object, stage: Path, path: Path) -> str:
+    """Return the name of a file as it will be: nobody asked for the hidden folder."""
+    return str(name).replace(str(stage), str(path))
 
 
 def _is_of(stage: Path, work: str) -> bool:
@@ -216,7 +242,7 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryv
 
 
 def check_file(output: Path, *, force: bool) -> None:
-    """Refuse a file that cannot be written: a folder, one that is there (unless `force`), or in a folder that is not.
+    """Refuse a file that cannot be written: a folder, one that is there (unless `force`), or in a folder that is not or that takes no files.
 
     Raises:
         TrtbuildError: any of them.
@@ -227,3 +253,4 @@ def check_file(output: Path, *, force: bool) -> None:
         raise TrtbuildError(f"{output} exists", hint="--force replaces it; -o FILE writes another one")
     if not output.absolute().parent.is_dir():
         raise TrtbuildError(f"the folder {output.parent} does not exist", hint="create it first")
+    check_writable(output)

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
+from trtbuild.cli.options import OUTPUT_FILE
 from trtbuild_client import defaults
 from trtbuild_client.options import duration, name_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_OUT = click.Path(dir_okay=False, path_type=Path)
 
 
 def numbers(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
@@ -130,9 +130,9 @@ verdict = _add((
 ))  # fmt: skip
 
 output = _add((
-    click.option("-o", "--output", type=_OUT, help="Write the result with every request as JSON."),
-    click.option("--html", type=_OUT, help="Write a report as one HTML page."),
-    click.option("--csv", "csv_path", type=_OUT, help="Write one line per request."),
-    click.option("--parquet", "parquet_path", type=_OUT, help="Write one row per request (needs pyarrow)."),
-    click.option("--aiperf", "aiperf_path", type=_OUT, help="Write a summary in the form of AIPerf's profile_export_aiperf.json."),
+    click.option("-o", "--output", type=OUTPUT_FILE, help="Write the result with every request as JSON."),
+    click.option("--html", type=OUTPUT_FILE, help="Write a report as one HTML page."),
+    click.option("--csv", "csv_path", type=OUTPUT_FILE, help="Write one line per request."),
+    click.option("--parquet", "parquet_path", type=OUTPUT_FILE, help="Write one row per request (needs pyarrow)."),
+    click.option("--aiperf", "aiperf_path", type=OUTPUT_FILE, help="Write a summary in the form of AIPerf's profile_export_aiperf.json."),
 ))  # fmt: skip

@@ -52,7 +52,8 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         if debug:
             raise
-        _complain(str(error), "check the path, its permissions and the free space")
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        _complain(what, "check the path, its permissions and the free space")
         return 1
     except Exception as error:
         if debug:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from trtbuild.cli.options import common
+from trtbuild.cli.options import OUTPUT_FILE, common
 from trtbuild_client import mock_options
 
 
@@ -18,7 +18,7 @@ from trtbuild_client import mock_options
 @mock_options.faults
 @click.option(
     "--schedule-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT_FILE,
     help="Write what was sent when to this JSON file in the end; it is always at /mock/schedule of the HTTP port.",
 )
 @common

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -37,6 +39,23 @@ def force(function: F) -> F:
     return click.option("--force", is_flag=True, help="Replace the output if it exists.")(function)
 
 
+class _OutputFile(click.Path):
+    """A file that will be written when the work is done: what cannot be written is refused before it begins."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; see `output.check_file` for what it raises."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.exists():
+            from trtbuild.output import check_file
+
+            check_file(path, force=True)
+        return path
+
+
+OUTPUT_FILE = _OutputFile()
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 

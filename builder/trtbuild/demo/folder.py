@@ -48,7 +48,9 @@ def prepare(folder: Path, *, force: bool) -> None:
                 path.unlink(missing_ok=True)
         (folder / "logs").mkdir()
     except OSError as error:
-        raise TrtbuildError(f"cannot use {folder}: {error}", hint="choose another one with --output") from error
+        raise TrtbuildError(
+            f"cannot use {folder}: {error.strerror}", hint="choose another one with --output"
+        ) from error
     record(folder, {"complete": False})
 
 

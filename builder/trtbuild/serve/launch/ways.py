@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.output import write_atomically
+from trtbuild.output import check_writable, write_atomically
 from trtbuild.serve.launch import docker, kubernetes, leader_worker_set, slurm, systemd
 from trtbuild.serve.launch.make import Place
 from trtbuild.serve.launch.plan import LaunchPlan
@@ -85,11 +85,12 @@ def write(files: Mapping[str, str], folder: Path, *, force: bool) -> list[Path]:
     """Write the files of a way into a folder and return their paths.
 
     Raises:
-        TrtbuildError: one exists already, unless `force`.
+        TrtbuildError: one exists already, unless `force`, or nothing can be written there.
     """
     paths = {folder / name: text for name, text in files.items()}
     if not force and (there := [str(path) for path in paths if path.exists()]):
         raise TrtbuildError(f"{', '.join(there)} exists", hint="--force replaces it; -o names another folder")
+    check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in paths.items():
         write_atomically(path, text)

@@ -1,0 +1,79 @@
+"""Outputs that cannot be written are refused before the work, in words that name what was typed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.errors import TrtbuildError
+from trtbuild.output import check_file, check_output, check_writable, staged_folder, write_atomically
+
+Cli = Callable[..., tuple[int, str, str]]
+#: Places without files: kernel tables, what lies below a file, a device.
+NOWHERE = ("/proc/foo", "/proc/foo/bar", "/dev/null/x", "/sys/foo")
+
+
+@pytest.mark.parametrize("place", NOWHERE)
+@pytest.mark.parametrize("check", [check_writable, lambda path: check_output(path, force=False)])
+def test_a_place_without_files_is_refused(place: str, check: Callable[[Path], None]) -> None:
+    with pytest.raises(
+        TrtbuildError, match=f"^{place} cannot be written: {Path(place).parts[0]}.* takes no files"
+    ) as failure:
+        check(Path(place))
+    assert "name a place on a disk" in failure.value.hint
+
+
+def test_a_place_that_takes_files_is_left_as_it_was(tmp_path: Path) -> None:
+    for path in (tmp_path / "x", tmp_path / "a" / "b" / "c"):
+        check_writable(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_only_folder_is_refused_for_who_is_not_root() -> None:
+    code = "import os, sys\nfrom pathlib import Path\nfrom trtbuild.output import check_file\nif os.getuid() == 0: os.setuid(65534)\ncheck_file(Path(sys.argv[1]), force=False)"
+    with tempfile.TemporaryDirectory() as name:  # pytest's own lies below a folder that others may not enter
+        folder = Path(name)
+        folder.chmod(0o555)
+        result = subprocess.run(
+            [sys.executable, "-c", code, str(folder / "x.yaml")], capture_output=True, text=True, check=False
+        )
+        folder.chmod(0o755)
+    assert f"{folder / 'x.yaml'} cannot be written: {folder} takes no files (Permission denied)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["doctor", "--bundle", "/proc/x.tgz"], ["evaluate", ".", "--html", "/proc/x.html"], ["bench", "--html", "/proc/x.html"], ["bench", "--csv", "/proc/x.csv"], ["bench", "-o", "/dev/null/x"],
+     ["mock", "--schedule-file", "/proc/x.json"], ["doctor", "--bundle", "/nope/x.tgz"], ["evaluate", ".", "--html", "/nope/x.html"], ["bench", "-o", "/nope/x.json"]],
+)  # fmt: skip
+def test_verbs_refuse_it_before_they_begin(cli: Cli, arguments: list[str]) -> None:
+    code, out, err = cli(*arguments)
+    assert (code, out) == (1, "")
+    assert arguments[-1] in err or f"the folder {Path(arguments[-1]).parent} does not exist" in err
+    assert ".partial" not in err
+    assert "Errno" not in err
+
+
+def test_folders_of_models_are_refused_too(cli: Cli, make_model: Callable[..., Path]) -> None:
+    model = make_model()
+    for verb in (["convert"], ["build", "--target", "reference"]):
+        code, _, err = cli(*verb, model, "-o", "/proc/foo")
+        assert (code, "/proc/foo cannot be written: /proc takes no files" in err) == (1, True)
+
+
+def test_no_message_names_the_hidden_folder(tmp_path: Path) -> None:
+    with pytest.raises(TrtbuildError) as failure, staged_folder(tmp_path / "out") as stage:
+        (stage / "a" / "b").write_text("x")
+    assert failure.value.message == f"cannot write {tmp_path / 'out' / 'a' / 'b'}: No such file or directory"
+    with pytest.raises(TrtbuildError, match=f"^cannot write {tmp_path / 'no' / 'x'}: No such file"):
+        write_atomically(tmp_path / "no" / "x", "x")
+
+
+def test_a_file_needs_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(TrtbuildError, match="the folder .*/no does not exist"):
+        check_file(tmp_path / "no" / "x.yaml", force=False)
