@@ -76,7 +76,7 @@ def _as_client_error(error: Exception) -> ClientError | None:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command line and end the process with its exit code; see `__main__` for how the process begins."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # also under LC_ALL=C
