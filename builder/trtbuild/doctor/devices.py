@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trtbuild.doctor.finding import Finding, Status
-from trtbuild.doctor.nvidia import Gpus
 from trtbuild.doctor.subject import ServedModel
+from trtbuild.nvidia import Gpus
 
 
 def device_findings(models: Sequence[ServedModel], gpus: Gpus) -> Iterator[Finding]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import chain
 
 from trtbuild.doctor.finding import Finding, Section, Status
-from trtbuild.doctor.nvidia import Device, Gpus
 from trtbuild.doctor.software import Software
 from trtbuild.doctor.survey import Survey
 from trtbuild.doctor.system import System, is_low
 from trtbuild.hardware import NOTES, OLDEST_SM
+from trtbuild.nvidia import Device, Gpus
 from trtbuild.trtllm.compatibility import compare, numbers
 from trtbuild.trtllm.versions import RELEASES, Container, release_of_tag
 
@@ -35,14 +35,14 @@ def gpu_findings(facts: Survey) -> Iterator[Finding]:
         return
     for device in gpus.devices:
         yield _device(device)
-    if gpus.restriction is not None:
-        numbered = ", ".join(f"{position} is GPU {device.index}" for position, device in enumerate(gpus.visible))
-        detail = f"CUDA_VISIBLE_DEVICES={gpus.restriction}: device {numbered}" if numbered else f"CUDA_VISIBLE_DEVICES={gpus.restriction} hides every GPU"  # fmt: skip
+    if gpus.restriction is not None or gpus.ignored:
+        yield _visible(gpus)
+    if gpus.is_by_speed:
         yield Finding(
-            "visible gpus",
-            "ok" if numbered else "warn",
-            detail,
-            "" if numbered else "unset CUDA_VISIBLE_DEVICES",
+            "gpu order",
+            "warn",
+            "GPUs of several kinds, and CUDA numbers them by speed, not as nvidia-smi does",
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID in CUDA_VISIBLE_DEVICES",
             "gpu",
         )
     release = release_of_tag(facts.software.tag) if facts.software.tag else None
@@ -50,6 +50,27 @@ def gpu_findings(facts: Survey) -> Iterator[Finding]:
     yield driver_finding(gpus, boxes[0] if boxes else None, section="gpu", consumer="warn")
     if len(gpus.visible) > 1:
         yield link_finding(gpus, len(gpus.visible), section="gpu")
+
+
+def _visible(gpus: Gpus) -> Finding:
+    """Return which GPUs CUDA shows, by its own numbers."""
+    given = "" if gpus.restriction is None else f"CUDA_VISIBLE_DEVICES={gpus.restriction}: "
+    numbered = ", ".join(
+        f"{position} is {'an instance of ' if device.uuid.startswith('MIG-') else ''}GPU {device.index}"
+        for position, device in enumerate(gpus.visible)
+    )
+    shown = f"device {numbered}" if numbered else "every GPU is hidden"
+    ignored = f"; {gpus.ignored}" if gpus.ignored else ""
+    remedy = ""
+    if gpus.ignored:
+        remedy = (
+            "name the GPUs that are meant, each once, or one instance"
+            if given
+            else "name an instance in CUDA_VISIBLE_DEVICES"
+        )
+    elif not numbered:
+        remedy = "unset CUDA_VISIBLE_DEVICES"
+    return Finding("visible gpus", "warn" if remedy else "ok", f"{given}{shown}{ignored}", remedy, "gpu")
 
 
 def _device(device: Device) -> Finding:

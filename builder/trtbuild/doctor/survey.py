@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.doctor.nvidia import Gpus, Smi, ask_nvidia_smi, read_gpus
 from trtbuild.doctor.software import Software, read_software
 from trtbuild.doctor.system import Mpirun, System, ask_mpirun, read_system
+from trtbuild.nvidia import Gpus, Smi, ask_nvidia_smi, read_gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from trtbuild.errors import ToolFailed, TrtbuildError, UsageError
 from trtbuild.gpus import Gpu
 from trtbuild.machine import available_memory_bytes
 from trtbuild.manifest import CHECKPOINT
+from trtbuild.nvidia import Device
 from trtbuild.output import check_space, place_of, staged_folder, write_atomically
 from trtbuild.serve.exit_status import describe_status
 from trtbuild.targets.base import Job
@@ -32,7 +33,6 @@ from trtbuild.trtllm.build_log import BuildProgress
 from trtbuild.trtllm.build_options import TIMING_CACHE, arguments, requested
 from trtbuild.trtllm.build_run import Outcome, run_builder
 from trtbuild.trtllm.build_tool import (
-    VisibleGpu,
     check_gpus,
     check_version,
     driver_notes,
@@ -71,7 +71,7 @@ class Tools:
     job: Job
     program: Path
     versions: Mapping[str, str]
-    gpus: tuple[VisibleGpu, ...] | None
+    gpus: tuple[Device, ...] | None
     workers: int
     notes: tuple[str, ...] = ()
 

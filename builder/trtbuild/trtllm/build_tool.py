@@ -11,10 +11,11 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trtbuild.errors import ToolFailed, UsageError
+from trtbuild.nvidia import Device, ask_nvidia_smi, read_gpus
 from trtbuild.targets.base import Job
 from trtbuild.trtllm.versions import Release, Version
 
@@ -31,22 +32,6 @@ for name in %r:
 print(json.dumps(found))
 """
 _TIMEOUT_S = 30.0
-_SMI_COLUMNS = "index,uuid,name,compute_cap,driver_version"
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleGpu:
-    """One GPU that a program started now would see.
-
-    Attributes:
-        name: NVIDIA's product name.
-        sm: compute capability times ten; 0 when the driver does not say.
-        driver: version of the NVIDIA driver.
-    """
-
-    name: str
-    sm: int
-    driver: str
 
 
 def find_builder(environment: Mapping[str, str] | None = None) -> Path | None:
@@ -138,39 +123,14 @@ def check_version(found: str, release: Release, *, where: str) -> list[str]:
     return []
 
 
-def visible_gpus(environment: Mapping[str, str] | None = None) -> tuple[VisibleGpu, ...] | None:
-    """Return the GPUs, as `nvidia-smi` lists and CUDA_VISIBLE_DEVICES picks them; None where nvidia-smi is not there or does not answer."""
+def visible_gpus(environment: Mapping[str, str] | None = None) -> tuple[Device, ...] | None:
+    """Return the GPUs that a program started now would see; None where nvidia-smi is not there or does not answer."""
     environment = os.environ if environment is None else environment
-    tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
-    if tool is None:
-        return None
-    command = [tool, f"--query-gpu={_SMI_COLUMNS}", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if answer.returncode != 0:
-        return None
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines() if line.strip()]
-    listed = {(row[0], row[1]): VisibleGpu(row[2], _sm(row[3]), row[4]) for row in rows if len(row) == 5}
-    picked = environment.get("CUDA_VISIBLE_DEVICES")
-    if picked is None:
-        return tuple(listed.values())
-    chosen = []
-    for wish in (word.strip() for word in picked.split(",")):
-        match = [gpu for (index, uuid), gpu in listed.items() if wish == index or (wish and uuid.startswith(wish))]
-        if not match:
-            break  # CUDA ignores what follows an entry it does not know
-        chosen += match[:1]
-    return tuple(chosen)
+    gpus = read_gpus(partial(ask_nvidia_smi, environment=environment), environment)
+    return gpus.visible if gpus.is_known else None
 
 
-def _sm(capability: str) -> int:
-    major, _, minor = capability.partition(".")
-    return int(major) * 10 + int(minor or 0) if major.isdigit() and (minor or "0").isdigit() else 0
-
-
-def check_gpus(job: Job, gpus: tuple[VisibleGpu, ...] | None, workers: int) -> None:
+def check_gpus(job: Job, gpus: tuple[Device, ...] | None, workers: int) -> None:
     """Refuse GPUs that would make another engine than was asked for (field report VC04).
 
     Raises:
@@ -184,7 +144,7 @@ def check_gpus(job: Job, gpus: tuple[VisibleGpu, ...] | None, workers: int) -> N
             hint="start the container with --gpus all; look at CUDA_VISIBLE_DEVICES and nvidia-smi",
         )
     used = gpus[:workers]
-    names = ", ".join(sorted({f"{gpu.name} (SM{gpu.sm})" for gpu in used}))
+    names = ", ".join(sorted({f"{gpu.name} ({_sm(gpu)})" for gpu in used}))
     known = {gpu.sm for gpu in used if gpu.sm}
     if len(known) > 1:
         raise ToolFailed(
@@ -198,7 +158,11 @@ def check_gpus(job: Job, gpus: tuple[VisibleGpu, ...] | None, workers: int) -> N
         )
 
 
-def driver_notes(release: Release, gpus: tuple[VisibleGpu, ...] | None) -> list[str]:
+def _sm(gpu: Device) -> str:
+    return f"SM{gpu.sm}" if gpu.sm else "SM not known"
+
+
+def driver_notes(release: Release, gpus: tuple[Device, ...] | None) -> list[str]:
     """Return a note when the driver is older than the release's containers need (field report VC01)."""
     if not gpus or release.container is None:
         return []
@@ -215,7 +179,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def workers_of(job: Job, gpus: tuple[VisibleGpu, ...] | None) -> int:
+def workers_of(job: Job, gpus: tuple[Device, ...] | None) -> int:
     """Return the ranks to build at a time: as given, else one per visible GPU; never more than there are ranks (4.8)."""
     asked, ranks = job.deployment.engine.workers, job.parallel.world_size
     if not gpus:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.doctor import Survey, survey
-from trtbuild.doctor.nvidia import Smi
+from trtbuild.nvidia import Smi, SmiFailed
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -32,6 +32,7 @@ class Fake:
         name, memory, free, sm, driver: of each GPU; MiB; SM as "9.0".
         link: between any two.
         mig: whether MIG is on.
+        instances: what `nvidia-smi -L` prints.
         old_driver: nvidia-smi refuses to be asked for compute_cap.
         mpirun: what `mpirun --version` prints.
         environment: variables.
@@ -50,6 +51,7 @@ class Fake:
     driver: str = "590.44.01"
     link: str = "NV18"
     mig: str = "Disabled"
+    instances: str = ""
     old_driver: bool = False
     mpirun: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -67,9 +69,11 @@ class Fake:
                 return None
             if arguments == ("topo", "-m"):
                 return topology(self.gpus, self.link)
+            if arguments == ("-L",):
+                return self.instances
             fields = arguments[0].removeprefix("--query-gpu=").split(",")
             if self.old_driver and "compute_cap" in fields:
-                return ""
+                raise SmiFailed('Field "compute_cap" is not a valid field to query.')
             rows = []
             for number in range(self.gpus):
                 values = {

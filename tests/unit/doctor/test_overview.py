@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ def test_gpus_are_named_with_memory_and_sm(machine: Machine) -> None:
         ({"gpus": 2, "link": "SYS"}, "gpu links", "pipeline parallelism"),
         ({"environment": {"CUDA_VISIBLE_DEVICES": ""}}, "visible gpus", "unset CUDA_VISIBLE_DEVICES"),
         ({"driver": "390.10"}, "driver", "newer driver"),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "0,0"}}, "visible gpus", "each once"),
+        ({"mig": "Enabled", "gpus": 2}, "visible gpus", "name an instance"),
     ],
 )
 def test_what_is_doubtful_on_a_gpu_machine_is_a_warning_with_a_remedy(
@@ -73,6 +76,27 @@ def test_the_driver_is_compared_with_what_the_container_wants(
 def test_renumbering_by_cuda_visible_devices_is_spelled_out(machine: Machine) -> None:
     found = lines(machine(gpus=8, environment={"CUDA_VISIBLE_DEVICES": "4,5,6,7"}))["visible gpus"]
     assert "0 is GPU 4, 1 is GPU 5, 2 is GPU 6, 3 is GPU 7" in found.detail
+
+
+def test_what_of_the_list_does_not_count_is_said(machine: Machine) -> None:
+    found = lines(machine(gpus=2, environment={"CUDA_VISIBLE_DEVICES": "1,5,0"}))["visible gpus"]
+    assert (
+        found.detail
+        == "CUDA_VISIBLE_DEVICES=1,5,0: device 0 is GPU 1; '5' is no GPU of this machine, and what follows it (0) does not count"
+    )
+    listing = "GPU 0: A100 (UUID: GPU-0)\n  MIG 3g.40gb Device 0: (UUID: MIG-1)\n"
+    found = lines(machine(gpus=1, mig="Enabled", instances=listing, environment={"CUDA_VISIBLE_DEVICES": "MIG-1"}))[
+        "visible gpus"
+    ]
+    assert found.detail == "CUDA_VISIBLE_DEVICES=MIG-1: device 0 is an instance of GPU 0"
+
+
+def test_gpus_of_several_kinds_are_numbered_by_speed_unless_told_otherwise(machine: Machine) -> None:
+    facts = machine(gpus=2).survey()
+    assert "gpu order" not in {finding.name for finding in overview(facts)}
+    gpus = replace(facts.gpus, is_by_speed=True)
+    found = {finding.name: finding for finding in overview(replace(facts, gpus=gpus))}
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in found["gpu order"].remedy
 
 
 def test_root_is_told_what_mpirun_needs(machine: Machine) -> None:

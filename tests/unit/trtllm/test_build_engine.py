@@ -64,7 +64,7 @@ class TestSuccess:
         self, job: Job, builder: Builder, build_folder: Folder, nvidia_smi: Callable[..., None]
     ) -> None:
         builder()
-        nvidia_smi("0, GPU-a, NVIDIA H100 80GB HBM3, 9.0, 590.44")
+        nvidia_smi("0, NVIDIA H100 80GB HBM3, 81559, 81000, 590.44, GPU-a, Disabled, 9.0")
         folder = build_folder(job)
         record = finish(job, folder)
         assert {key: record[key] for key in ("tensorrt_llm", "tensorrt", "sm", "driver", "tp_size", "pp_size", "gpu")} == {
@@ -299,7 +299,7 @@ class TestMachine:
         self, driver: str, is_old: bool, builder: Builder, build_folder: Folder, nvidia_smi: Callable[..., None]
     ) -> None:
         builder(version="1.2.0")
-        nvidia_smi(f"0, GPU-a, NVIDIA H100, 9.0, {driver}")
+        nvidia_smi(f"0, NVIDIA H100, 81559, 81000, {driver}, GPU-a, Disabled, 9.0")
         job = make_job(release="1.2.0")
         notes = finish(job, build_folder(job))["notes"]
         assert [note for note in notes if "is older than 590.44" in note] == (notes if is_old else [])
@@ -321,7 +321,7 @@ class TestMachine:
         self, builder: Builder, build_folder: Folder, nvidia_smi: Callable[..., None]
     ) -> None:
         builder()
-        nvidia_smi("0, GPU-a, Graphics Device, [N/A], 590.44")
+        nvidia_smi("0, Graphics Device, [N/A], [N/A], 590.44, GPU-a, [N/A], [N/A]")
         job = make_job()
         assert finish(job, build_folder(job))["sm"] is None
 
@@ -431,9 +431,9 @@ class TestMissingTool:
             load_target("tensorrt").preflight(job, tmp_path)  # type: ignore[attr-defined]  # of this target alone
 
 
-H100 = "{}, GPU-{}, NVIDIA H100 80GB HBM3, 9.0, 590.44"
-A100 = "{}, GPU-{}, NVIDIA A100-SXM4-80GB, 8.0, 590.44"
-L40S = "{}, GPU-{}, NVIDIA L40S, 8.9, 590.44"
+H100 = "{}, NVIDIA H100 80GB HBM3, 81559, 81000, 590.44, GPU-{}, Disabled, 9.0"
+A100 = "{}, NVIDIA A100-SXM4-80GB, 81920, 81000, 590.44, GPU-{}, Disabled, 8.0"
+L40S = "{}, NVIDIA L40S, 46068, 45000, 590.44, GPU-{}, Disabled, 8.9"
 
 
 @pytest.fixture
@@ -454,7 +454,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 class TestGpus:
     @pytest.mark.parametrize(
         ("gpus", "visible", "given", "workers"),
-        [(1, None, None, 1), (4, None, None, 2), (4, "2", None, 1), (4, None, 1, 1), (1, None, 8, 1), (4, "GPU-1,GPU-3", None, 2)],
+        [(1, None, None, 1), (4, None, None, 2), (4, "2", None, 1), (4, None, 1, 1), (1, None, 8, 1), (4, "GPU-1,GPU-3", None, 2), (4, "2,9", None, 1)],
     )  # fmt: skip
     def test_there_are_as_many_workers_as_visible_gpus_and_ranks(
         self, gpus: int, visible: str | None, given: int | None, workers: int, builder: Builder, build_folder: Folder,

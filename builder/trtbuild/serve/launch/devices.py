@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtbuild.doctor.devices import device_findings
-from trtbuild.doctor.nvidia import Gpus
 from trtbuild.doctor.subject import ServedModel
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.nvidia import Gpus
 
 _LIST = re.compile(r"\d+(,\d+)*")
 

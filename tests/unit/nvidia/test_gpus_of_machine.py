@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 from tests.unit.doctor.conftest import Fake, topology
 
-from trtbuild.doctor import nvidia
-from trtbuild.doctor.nvidia import ask_nvidia_smi, parse_topology, read_gpus
+from trtbuild.nvidia import Gpus, SmiFailed, ask_nvidia_smi, read_gpus, smi
+from trtbuild.nvidia.gpus import parse_topology
 
 Machine = Callable[..., Fake]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Return a function that makes a machine with an empty root folder."""
+    return lambda **facts: Fake(tmp_path, **facts)
 
 
 def fake_tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +39,7 @@ def test_gpus_are_listed_by_the_drivers_tool(tmp_path: Path, monkeypatch: pytest
 
 def test_a_tool_that_hangs_is_asked_once_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_tool(tmp_path, f"echo asked >> {tmp_path}/asked; exec tail -f /dev/null", monkeypatch)
-    monkeypatch.setattr(nvidia, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(smi, "_TIMEOUT_S", 0.3)
     (tmp_path / "nvidia0").touch()
     gpus = read_gpus(ask_nvidia_smi, {}, tmp_path)
     assert gpus.devices == ()
@@ -41,12 +47,33 @@ def test_a_tool_that_hangs_is_asked_once_and_not_waited_for(tmp_path: Path, monk
     assert (tmp_path / "asked").read_text() == "asked\n"
 
 
-def test_a_tool_that_finds_no_driver_means_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_tool(tmp_path, "exit 9", monkeypatch)
-    assert read_gpus(ask_nvidia_smi, {}, tmp_path) == nvidia.Gpus()
+def test_a_tool_that_finds_no_driver_means_no_gpu_and_says_why_where_devices_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_tool(
+        tmp_path, "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo more; exit 18", monkeypatch
+    )
+    assert read_gpus(ask_nvidia_smi, {}, tmp_path) == Gpus()
     (tmp_path / "nvidia0").touch()
     (tmp_path / "nvidiactl").touch()
-    assert read_gpus(ask_nvidia_smi, {}, tmp_path).problem.startswith("1 devices")
+    problem = read_gpus(ask_nvidia_smi, {}, tmp_path).problem
+    assert (
+        problem
+        == f"1 devices in {tmp_path}, and nvidia-smi says: Failed to initialize NVML: Driver/library version mismatch"
+    )
+    fake_tool(tmp_path, "exit 9", monkeypatch)
+    with pytest.raises(SmiFailed, match="^status 9$"):
+        ask_nvidia_smi(())
+
+
+def test_a_tool_that_lists_none_is_an_answer_and_junk_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_tool(tmp_path, "exit 0", monkeypatch)
+    assert read_gpus(ask_nvidia_smi, {}, tmp_path) == Gpus(is_known=True)
+    fake_tool(tmp_path, "printf '\\377\\376 junk\\nNo devices were found\\n1, 2\\n'", monkeypatch)
+    assert read_gpus(ask_nvidia_smi, {}, tmp_path) == Gpus(is_known=True)
+    assert not read_gpus(lambda _: None, {}, tmp_path).is_known
 
 
 def test_an_old_driver_is_asked_without_compute_cap_and_the_name_gives_the_sm(machine: Machine) -> None:
@@ -59,29 +86,18 @@ def test_memory_that_is_not_stated_is_not_known(machine: Machine) -> None:
     assert (device.memory_bytes, device.free_bytes, device.sm) == (None, None, 121)
 
 
-@pytest.mark.parametrize(
-    ("restriction", "indices"),
-    [
-        (None, [0, 1, 2, 3]),
-        ("2,3", [2, 3]),
-        (" 3 , 0", [3, 0]),
-        ("GPU-00000002", [2]),
-        ("1,7,0", [1]),
-        ("", []),
-        ("-1", []),
-        ("NoDevFiles", []),
-    ],
-)
-def test_visible_gpus_are_those_that_cuda_takes(machine: Machine, restriction: str | None, indices: list[int]) -> None:
-    environment = {} if restriction is None else {"CUDA_VISIBLE_DEVICES": restriction}
-    gpus = machine(gpus=4, environment=environment).survey().gpus
-    assert [device.index for device in gpus.visible] == indices
-
-
-def test_an_instance_of_a_cut_gpu_is_visible_and_its_memory_is_not_known(machine: Machine) -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": "MIG-01234567-89ab-cdef-0123-456789abcdef"}
-    (device,) = machine(gpus=1, mig="Enabled", environment=environment).survey().gpus.visible
-    assert (device.index, device.is_mig, device.memory_bytes) == (0, True, None)
+@pytest.mark.parametrize(("names", "order", "by_speed"), [(("A", "A"), None, False), (("A", "B"), None, True), (("A", "B"), "PCI_BUS_ID", False), (("A", "B"), "FASTEST_FIRST", True)])  # fmt: skip
+def test_the_order_of_cuda_matters_where_gpus_are_of_several_kinds(
+    names: tuple[str, str], order: str | None, by_speed: bool, tmp_path: Path
+) -> None:
+    listing = "".join(f"{number}, {name}, 1, 1, 590, GPU-{number}, [N/A], 8.0\n" for number, name in enumerate(names))
+    environment = {} if order is None else {"CUDA_DEVICE_ORDER": order}
+    assert (
+        read_gpus(
+            lambda arguments: "" if arguments[0] in ("topo", "-L") else listing, environment, tmp_path
+        ).is_by_speed
+        is by_speed
+    )
 
 
 def test_connections_are_read_and_network_cards_left_out() -> None:
@@ -94,5 +110,5 @@ def test_connections_are_read_and_network_cards_left_out() -> None:
 def test_the_worst_connection_among_the_ranks_counts(machine: Machine) -> None:
     gpus = machine(gpus=4, link="NV4").survey().gpus
     mixed = {**(gpus.links or {}), (0, 3): "SYS", (0, 1): "PIX"}
-    gpus = nvidia.Gpus(gpus.devices, gpus.visible, mixed)
+    gpus = Gpus(gpus.devices, gpus.visible, mixed)
     assert [gpus.worst_link(count) for count in (1, 2, 3, 4)] == ["", "PIX", "PIX", "SYS"]

@@ -1,22 +1,19 @@
 """What nvidia-smi says about GPUs: kinds, memory, driver, which are visible to CUDA, how they are connected.
 
-Everything goes through an `Smi`, so that a test can answer in its place. Without the tool, devices of the driver are counted instead.
+Without the tool, devices of the driver are counted instead.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtbuild.gpus import find_gpu
+from trtbuild.nvidia.smi import Smi, SmiFailed
+from trtbuild.nvidia.visible import Device, parse_instances, select
 
-#: Called with the arguments of nvidia-smi; returns what it prints, "" when it fails, None when it is missing or does not answer.
-Smi = Callable[[tuple[str, ...]], "str | None"]
-_TIMEOUT_S = 10.0
 _DEVICES = Path("/dev")
 _FIELDS = ("index", "name", "memory.total", "memory.free", "driver_version", "uuid", "mig.mode.current", "compute_cap")
 #: Drivers before 510 refuse a query that has `compute_cap`; the name says the SM number then.
@@ -29,31 +26,6 @@ LINKS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU; what the driver does not say is None.
-
-    Attributes:
-        index: number by nvidia-smi, before CUDA_VISIBLE_DEVICES.
-        name: product name.
-        memory_bytes: all of its memory.
-        free_bytes: what nobody uses at the moment.
-        driver: version of the NVIDIA driver.
-        uuid: "GPU-...".
-        sm: compute capability times ten.
-        is_mig: whether it is cut into instances (MIG), of which a server gets one.
-    """
-
-    index: int
-    name: str
-    memory_bytes: int | None
-    free_bytes: int | None
-    driver: str
-    uuid: str
-    sm: int | None
-    is_mig: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Gpus:
     """The GPUs of a machine.
 
@@ -62,6 +34,10 @@ class Gpus:
         visible: those that CUDA will use, in its order: its numbers are positions in here.
         links: pair of indices -> how they are connected, such as "NV18" or "PHB".
         restriction: CUDA_VISIBLE_DEVICES, None when it is not set.
+        ignored: why entries of it do not count, or GPUs are not shown; empty when all are.
+        is_by_speed: whether numbers in it may mean other GPUs than nvidia-smi's: CUDA puts the fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID
+            (CUDA C++ Programming Guide, environment variables), which shows where GPUs are of several kinds.
+        is_known: whether nvidia-smi answered, so that no devices mean that there are none.
         problem: why nothing is known although there are devices; empty when all is well.
     """
 
@@ -69,6 +45,9 @@ class Gpus:
     visible: tuple[Device, ...] = ()
     links: Mapping[tuple[int, int], str] | None = None
     restriction: str | None = None
+    ignored: str = ""
+    is_by_speed: bool = False
+    is_known: bool = False
     problem: str = ""
 
     @property
@@ -94,47 +73,64 @@ def _rank(link: str) -> int:
     return next((rank for rank, name in enumerate(LINKS) if link.startswith(name)), len(LINKS))
 
 
-def ask_nvidia_smi(arguments: tuple[str, ...]) -> str | None:
-    """Run nvidia-smi and return what it prints, "" when it fails, None when it is missing or does not answer within ten seconds."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    try:
-        answer = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (subprocess.TimeoutExpired, OSError):
-        return None
-    return answer.stdout if answer.returncode == 0 else ""
-
-
 def read_gpus(smi: Smi, environment: Mapping[str, str], device_folder: Path = _DEVICES) -> Gpus:
     """Return the GPUs of this machine.
 
     Args:
         smi: asks nvidia-smi.
-        environment: for CUDA_VISIBLE_DEVICES.
+        environment: for CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
         device_folder: /dev or a folder like it.
     """
-    devices = _query(smi)
     restriction = environment.get("CUDA_VISIBLE_DEVICES")
+    try:
+        devices = _query(smi)
+        said = "is missing or does not answer"
+    except SmiFailed as failure:
+        devices, said = None, f"says: {failure}"
     if not devices:
         nodes = sorted(device_folder.glob("nvidia[0-9]*"))
-        problem = f"{len(nodes)} devices in {device_folder}, and nvidia-smi is missing or does not answer"
-        return Gpus(restriction=restriction, problem=problem if nodes else "")
-    links = parse_topology(smi(("topo", "-m")) or "") if len(devices) > 1 else {}
-    return Gpus(devices, _visible(devices, restriction), links, restriction)
+        problem = f"{len(nodes)} devices in {device_folder}, and nvidia-smi {said if devices is None else 'lists none'}"
+        return Gpus(restriction=restriction, is_known=devices is not None, problem=problem if nodes else "")
+    instances = None
+    if any(device.is_mig for device in devices) and (listing := _answer(smi, ("-L",))):
+        instances = parse_instances(listing, devices)
+    links = parse_topology(_answer(smi, ("topo", "-m"))) if len(devices) > 1 else {}
+    visible = select(devices, instances, restriction)
+    several_kinds = len({device.name for device in devices}) > 1
+    is_by_speed = several_kinds and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    return Gpus(devices, visible.devices, links, restriction, visible.ignored, is_by_speed, is_known=True)
 
 
-def _query(smi: Smi) -> tuple[Device, ...]:
-    for fields in (_FIELDS, _OLD_FIELDS):
-        answer = smi((f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"))
-        if answer is None:  # asking again would only wait again
-            return ()
-        if answer:
-            rows = [line.split(", ") for line in answer.splitlines() if line.strip()]
-            return tuple(
-                _device(dict(zip(fields, map(str.strip, row), strict=True))) for row in rows if len(row) == len(fields)
-            )
-    return ()
+def _answer(smi: Smi, arguments: tuple[str, ...]) -> str:
+    """Return what nvidia-smi says of something that it need not know; empty when it does not."""
+    try:
+        return smi(arguments) or ""
+    except SmiFailed:
+        return ""
+
+
+def _query(smi: Smi) -> tuple[Device, ...] | None:
+    """Return the GPUs, None when nvidia-smi is missing or does not answer.
+
+    Raises:
+        SmiFailed: it says that it cannot.
+    """
+    fields: tuple[str, ...] = _FIELDS
+    try:
+        answer = smi(_query_of(fields))
+    except SmiFailed:
+        fields = _OLD_FIELDS
+        answer = smi(_query_of(fields))
+    if answer is None:
+        return None
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
+    return tuple(
+        _device(dict(zip(fields, row, strict=True))) for row in rows if len(row) == len(fields) and row[0].isdecimal()
+    )
+
+
+def _query_of(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
 
 
 def _device(row: Mapping[str, str]) -> Device:
@@ -162,25 +158,6 @@ def _sm(capability: str, name: str) -> int | None:
         return find_gpu(name).sm
     except ValueError:
         return None
-
-
-def _visible(devices: tuple[Device, ...], restriction: str | None) -> tuple[Device, ...]:
-    """Return the devices that CUDA uses: numbers or the beginnings of UUIDs; what follows an unknown one does not count."""
-    if restriction is None:
-        return devices
-    chosen = []
-    for entry in restriction.split(","):
-        text = entry.strip()
-        found = next(
-            (device for device in devices if text and (text == str(device.index) or device.uuid.startswith(text))), None
-        )
-        if found is None and text.startswith("MIG-"):  # which GPU an instance lies on is not said, nor how large it is
-            part = next((device for device in devices if device.is_mig), None)
-            found = part and replace(part, memory_bytes=None, free_bytes=None)
-        if found is None:
-            break
-        chosen.append(found)
-    return tuple(chosen)
 
 
 def parse_topology(text: str) -> dict[tuple[int, int], str]:
