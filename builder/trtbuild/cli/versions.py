@@ -48,7 +48,8 @@ def _print_row(found: dict[str, Any]) -> None:
         "TensorRT-LLM": found["tensorrt_llm"],
         "pull": f"docker pull {found['image']}" if found["image"] else "no container is known to carry it",
         "containers": "; ".join(boxes) or "none known",
-        "TensorRT": found["tensorrt"] or "none, or not known",
+        "TensorRT": found["tensorrt"]
+        or ("not known" if "engine" in found["features"] else "none: this release builds no engines"),
         "CUDA": found["cuda"] or "not known",
         "driver": f"{found['driver']} or newer" if found["driver"] else "not known",
         "Python": found["python"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from trtbuild.errors import UsageError
@@ -54,6 +56,16 @@ def test_engines_end_with_1_3_0rc20_and_the_llm_api_begins_with_1_0(name: str, e
 def test_every_feature_says_how_it_is_known() -> None:
     assert set(FEATURES) == set(Feature)
     assert all(span.source for span in FEATURES.values())
+
+
+def test_no_release_has_options_of_a_program_that_it_lacks() -> None:
+    for release in RELEASES:
+        for feature in filter(release.has, Feature):
+            assert release.has(Feature.ENGINE) or "trtllm-build" not in feature.value, (release.name, feature)
+            assert release.has(Feature.LLM_API) or not re.search("trtllm-serve|LLM API", feature.value), (
+                release.name,
+                feature,
+            )
 
 
 def test_the_default_can_both() -> None:
