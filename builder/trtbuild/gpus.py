@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from trtbuild.errors import TrtbuildError
+
 #: Name -> SM number. Spelling, vendor words, memory size and form factor are free: see `find_gpu`.
 GPUS: dict[str, int] = {
     "v100": 70, "t4": 75,
@@ -26,7 +28,7 @@ GPUS: dict[str, int] = {
 }  # fmt: skip
 #: Words of full product names that do not change the SM number.
 _NOISE = re.compile(
-    r"nvidia|geforce|tesla|gpu|pcie|nvl|sxm\d?|hbm\d\w*|\d+gb|ti|super|laptop|blackwell|workstation|server|max|q|edition|generation"
+    r"nvidia|geforce|tesla|gpu|pcie|nvl|sxm\d?|hbm\d\w*|\d+gb?|ti|super|laptop|mobile|d|blackwell|workstation|server|max|q|edition|generation"
 )
 _SM = re.compile(r"(?:sm|compute)?(\d{2,3})[af]?")
 
@@ -65,9 +67,19 @@ def find_gpu(typed: str, error: type[Exception] = ValueError) -> Gpu:
     if (number := _SM.fullmatch(squashed)) and int(number[1]) in GPUS.values():
         return Gpu(f"sm{number[1]}", int(number[1]))
     near = get_close_matches(squashed, by_key, n=1)
-    known = ", ".join(f"sm{sm}" for sm in sorted(set(GPUS.values())))
-    raise error(
-        f"unknown GPU '{typed}'"
-        + (f", did you mean '{by_key[near[0]]}'?" if near else f"; known: {', '.join(GPUS)}")
-        + f" An SM number will do too: {known}"
+    sms = ", ".join(f"sm{sm}" for sm in sorted(set(GPUS.values())))
+    advice = "spelling, vendor and memory size are free" if near else f"known: {', '.join(GPUS)}"
+    raise refusal(
+        error,
+        f"unknown GPU '{typed}'" + (f", did you mean '{by_key[near[0]]}'?" if near else ""),
+        f"{advice}; an SM number will do too ({sms}), with hardware.memory_bytes for the memory",
+    )
+
+
+def refusal(error: type[Exception], message: str, hint: str) -> Exception:
+    """Return an error that has a hint of its own where its kind has one, else both in one line."""
+    return (
+        error(message, hint=hint)
+        if issubclass(error, TrtbuildError)
+        else error(f"{message}; {hint}".replace("?;", "?"))
     )

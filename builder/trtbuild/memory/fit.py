@@ -86,7 +86,18 @@ def _no_sequence(it: Estimate) -> Iterator[Problem]:
 
 def remarks(it: Estimate) -> list[str]:
     """Return what an owner should know about a deployment that fits."""
-    return [*_requests_at_once(it), *_reserve(it), *_not_planned(it)]
+    return [*_unknown_gpu(it), *_requests_at_once(it), *_reserve(it), *_not_planned(it)]
+
+
+def _unknown_gpu(it: Estimate) -> Iterator[str]:
+    """A GPU that the table of memory and bandwidths has no row of."""
+    named = it.deployment.hardware.gpu
+    if named is None or it.spec is not None:
+        return
+    if it.memory_bytes is None:
+        yield f"trtbuild has no datasheet of '{named}' (only its SM number): set hardware.memory_bytes, in bytes, to have the fit checked"
+    else:
+        yield f"trtbuild has no datasheet of '{named}': no times are estimated, which need its bandwidth and peaks"
 
 
 def _requests_at_once(it: Estimate) -> Iterator[str]:

@@ -64,7 +64,7 @@ def size_pool(
     ]
     if memory_bytes is None:
         blocks = smallest(bounded)
-        why = "kv_cache.max_tokens" if max_tokens is not None else "a full batch; no GPU is named"
+        why = "kv_cache.max_tokens" if max_tokens is not None else "a full batch; the memory of the GPU is not known"
         return Pool(blocks, (), tuple(cache.pool_bytes(blocks) for cache in caches), why)
     free = tuple(memory_bytes - fixed for fixed in fixed_bytes)
     by_memory = [cache.blocks(max(left, 0) * fraction, full_length) for cache, left in zip(caches, free, strict=True)]
