@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.foreign_yaml import plain_yaml
 from trtbuild.gpus import find_gpu
 from trtbuild.source import read_json
 from trtbuild.spec import Deployment, Serving, load
@@ -193,7 +194,7 @@ def _llm_api(model: Path) -> int | None:
     if file is None:
         return None
     try:
-        arguments: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        arguments: Any = plain_yaml(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise TrtbuildError(f"{file} is not valid YAML: {error}", hint="render the repository again") from error
     sizes = [arguments.get(key, 1) for key in ("tensor_parallel_size", "pipeline_parallel_size")] if isinstance(arguments, dict) else [1, 1]  # fmt: skip

@@ -56,7 +56,10 @@ def counts(text: str) -> list[int]:
 
 def words(text: str) -> list[str]:
     """Return a JSON list of texts."""
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError("need a JSON list of texts")
     return value

@@ -18,6 +18,7 @@ from urllib.parse import quote, quote_plus
 
 import yaml
 
+from trtbuild.foreign_yaml import plain_yaml
 from trtbuild.redaction.names import is_secret
 from trtbuild.redaction.pairs import redact_pairs
 from trtbuild.redaction.patterns import REDACTED, passwords_of, redact_looks, redact_personal
@@ -32,17 +33,10 @@ _NAME_KEYS, _VALUE_KEYS = ("name", "key", "variable", "env"), frozenset({"value"
 _NAME = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 
 
-def _read_yaml(text: str) -> Any:
-    """Return the value of a YAML document without aliases, which may stand for more values than memory holds."""
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-        raise yaml.YAMLError("aliases")
-    return yaml.safe_load(text)
-
-
 #: Suffix -> functions that read and write it.
 _FORMATS: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
     ".json": (json.loads, lambda value: json.dumps(value, indent=2, ensure_ascii=False) + "\n"),
-    ".yaml": (_read_yaml, lambda value: yaml.safe_dump(value, sort_keys=False, allow_unicode=True)),
+    ".yaml": (plain_yaml, lambda value: yaml.safe_dump(value, sort_keys=False, allow_unicode=True)),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.foreign_yaml import plain_yaml
 from trtbuild.repo.lint.repository import CONFIG, Model, read_repository
 from trtbuild.repo.proto import as_dict
 
@@ -112,14 +113,14 @@ def facts(repository: Path, model: Model) -> dict[tuple[str, str], str]:
 def digest(file: Path) -> str:
     """Return the first digits of the SHA-256 of a file; of YAML and JSON that can be read, that of what it says."""
     readers: dict[str, Callable[[str], Any]] = {
-        ".yaml": yaml.safe_load,
-        ".yml": yaml.safe_load,
+        ".yaml": plain_yaml,
+        ".yml": plain_yaml,
         ".json": json.loads,
     }
     if reader := readers.get(file.suffix):
         try:
             said = json.dumps(reader(file.read_text(encoding="utf-8")), sort_keys=True)
-        except (ValueError, TypeError, yaml.YAMLError):
+        except (ValueError, TypeError, RecursionError, yaml.YAMLError):
             pass  # compared as it is
         else:
             return hashlib.sha256(said.encode()).hexdigest()[:_DIGEST_CHARACTERS]
@@ -173,6 +174,6 @@ def _normal(text: str) -> str:
     if text[:1] in ("{", "["):
         try:
             return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
     return text

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from tests.unit.repo import lint_cases
+from trtbuild.doctor.nvidia import Gpus
 
 from trtbuild.doctor.devices import device_findings
-from trtbuild.doctor.nvidia import Gpus
 from trtbuild.doctor.subject import read_subject
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.lint import check

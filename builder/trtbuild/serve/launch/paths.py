@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from trtbuild.errors import UsageError
 from trtbuild.repo.lint.repository import read_repository
 from trtbuild.serve.launch.plan import Mount
+from trtbuild.yaml_text import parse_document
 
 #: Endings of names of parameters, and keys of model.yaml, whose values are paths.
 _ENDINGS = ("_path", "_dir")
@@ -28,7 +27,11 @@ def named_paths(repository: Path) -> list[str]:
         values = [value for name, value in model.parameters().items() if name.endswith(_ENDINGS)]
         for name in model.files:
             if name.endswith("/model.yaml"):
-                said: Any = yaml.safe_load((repository / name).read_text(encoding="utf-8"))
+                said: Any = parse_document(
+                    (repository / name).read_text(encoding="utf-8", errors="replace"),
+                    origin=str(repository / name),
+                    hint="render the repository again",
+                ).data
                 values += [str(value) for key, value in said.items() if key in _KEYS] if isinstance(said, dict) else []
         found |= dict.fromkeys(each for each in values if each.startswith("/") and not each.startswith(_OF_THE_IMAGE))
     return list(found)
