@@ -36,9 +36,11 @@ LOGS = "*.log"
 _LARGEST_CONFIG_BYTES = 2**20
 LOG_LINES = 500
 #: Read from the end of a log to find its last lines.
-_LOG_BYTES = 2**20
+_LOG_BYTES = 2**19
 #: Files in one archive; a folder with more is not a deployment.
 _MOST_FILES = 200
+#: Folders that are looked into, for the same reason: somebody may name the root of a disk.
+_MOST_FOLDERS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +126,35 @@ def _facts(findings: list[Finding], facts: Survey, environment: Mapping[str, str
 def _files(artifact: Path, redactor: Redactor, left_out: list[str]) -> Iterator[tuple[str, str]]:
     """Yield relative name and redacted text of each config, and the end of each log; links that leave the folder are not followed."""
     root = artifact.resolve()
-    wanted = [file for pattern in (*CONFIGS, LOGS) for file in sorted(artifact.rglob(pattern))]
-    for number, file in enumerate(wanted):
+    for number, file in enumerate(_wanted(artifact, left_out)):
         name = file.relative_to(artifact).as_posix()
-        if not file.is_file() or not file.resolve().is_relative_to(root):
-            left_out.append(f"{name}: not a file of this folder")
-        elif number >= _MOST_FILES:
-            left_out.append(f"{name}: more than {_MOST_FILES} files")
-        elif file.suffix == ".log":
-            yield name, _end_of(file, redactor)
-        elif file.stat().st_size > _LARGEST_CONFIG_BYTES:
-            left_out.append(f"{name}: {file.stat().st_size} bytes")
-        else:
-            yield name, redactor.file(name, file.read_text(encoding="utf-8", errors="replace"))
+        try:
+            if not file.is_file() or not file.resolve().is_relative_to(root):
+                left_out.append(f"{name}: not a file of this folder")
+            elif number >= _MOST_FILES:
+                left_out.append(f"{name}: more than {_MOST_FILES} files")
+            elif file.suffix == ".log":
+                yield name, _end_of(file, redactor)
+            elif file.stat().st_size > _LARGEST_CONFIG_BYTES:
+                left_out.append(f"{name}: {file.stat().st_size} bytes")
+            else:
+                yield name, redactor.file(name, file.read_text(encoding="utf-8", errors="replace"))
+        except OSError as error:
+            left_out.append(f"{name}: {error.strerror}")
+
+
+def _wanted(artifact: Path, left_out: list[str]) -> list[Path]:
+    """Return the configs, then the logs; no link to a folder is followed."""
+    found: dict[str, list[Path]] = {pattern: [] for pattern in (*CONFIGS, LOGS)}
+    for number, (folder, _, names) in enumerate(os.walk(artifact)):
+        if number >= _MOST_FOLDERS:
+            left_out.append(f"more than {_MOST_FOLDERS} folders: the rest was not looked at")
+            break
+        for name in names:
+            pattern = LOGS if name.endswith(".log") else name
+            if pattern in found:
+                found[pattern].append(Path(folder, name))
+    return [file for files in found.values() for file in sorted(files)]
 
 
 def _end_of(log: Path, redactor: Redactor) -> str:

@@ -251,6 +251,32 @@ def test_a_long_word_is_no_obstacle() -> None:
     assert Redactor().text(text) == text
 
 
+def test_what_cannot_be_read_is_left_out_and_said(
+    bundle: Callable[..., tuple[Bundle, dict[str, str]]], artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(artifact / "model.yaml")
+    (artifact / "loop").symlink_to(".")
+    (artifact / "evaluation.json").symlink_to("evaluation.json")
+    (artifact / "manifest.json").write_text("{}")
+    read = Path.read_text
+
+    def refuse(path: Path, *args: object, **kwargs: object) -> str:
+        if path.name == "manifest.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, *args, **kwargs)  # type: ignore[arg-type]  # handed through
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr("trtbuild.doctor.bundle._MOST_FOLDERS", 2)
+    for name in ("a", "b", "c"):
+        (artifact / name).mkdir()
+        (artifact / name / "x.log").write_text("x\n")
+    made, content = bundle()
+    assert "manifest.json: Permission denied" in made.left_out
+    assert "more than 2 folders: the rest was not looked at" in made.left_out
+    assert {"model.yaml: not a file of this folder", "evaluation.json: not a file of this folder"} <= set(made.left_out)
+    assert sum(name.endswith(".log") for name in content) == 1
+
+
 def test_a_broken_artifact_can_be_reported(cli: Cli, artifact: Path, tmp_path: Path) -> None:
     (artifact / "config.json").write_text('{"version": "1.2.1"')
     code, _, _ = cli("doctor", "--for", artifact, "--bundle", tmp_path / "out.tar.gz")
