@@ -16,17 +16,20 @@ from trtbuild.gpus import Gpu
 from trtbuild.migrate.choices import algo_row, kv_cache_row, mode_rows
 from trtbuild.migrate.row import Row
 from trtbuild.migrate.tables import CORE, DECIDE, DECODING_MODES, DROPPED, ENGINE_MODES, TEXT, Parameter
-from trtbuild.repo.lint.repository import CONFIG
+from trtbuild.repo.lint.repository import CONFIG, ENGINE_BACKEND, read_text
 from trtbuild.repo.proto import ConfigSyntaxError, parse_config
 from trtbuild.trtllm.engine import Engine
 
 CORE_MODEL = "tensorrt_llm"
-#: Models of the stock repository; others need a look.
 _FOREIGN = "no model of the stock repository: what it does must be done in front of the one model"
 _DRAFT = "the draft model becomes a part of the one model: name its Hugging Face folder in speculative.draft_model"
-_KNOWN = ("preprocessing", CORE_MODEL, "postprocessing", "ensemble", "tensorrt_llm_bls")
+#: Models of the stock repository around it; others need a look, unless a parameter tells what they are: the Triton CLI renames the BLS model.
+_KNOWN = ("preprocessing", "postprocessing", "ensemble", "tensorrt_llm_bls")
+_TELLING = frozenset({"tokenizer_dir", "tensorrt_llm_model_name", "accumulate_tokens"})
 #: A field whose value is a placeholder outside of quotes, alone or as the only element of a list.
-_UNFILLED = re.compile(r"(\w+)\s*:\s*(?:\[\s*)?\$\{(\w+)\}(?:\s*\])?")
+_UNFILLED = re.compile(r"\b(\w+)\s*:\s*(?:\[\s*)?\$\{(\w+)\}(?:\s*\])?")
+#: Names of models in a message.
+_SHOWN = 10
 _PLACEHOLDER = re.compile(r"\$\{\w*\}")
 
 
@@ -36,11 +39,13 @@ class Found:
 
     Attributes:
         path: its folder.
+        core: name of the model that runs the engine.
         configs: model -> its ModelConfig message.
         unfilled: model -> names of placeholders outside of quotes.
     """
 
     path: Path
+    core: str
     configs: Mapping[str, Any]
     unfilled: Mapping[str, tuple[str, ...]]
 
@@ -66,25 +71,45 @@ def read_repository(path: Path) -> Found:
     """Read every config.pbtxt of a repository.
 
     Raises:
-        UsageError: it is of the LLM API already, or has no model `tensorrt_llm`.
+        UsageError: it is of the LLM API already, or has not one model of the engine backend.
         TrtbuildError: a file cannot be read, placeholders aside.
     """
     configs, unfilled = {}, {}
     for file in sorted(path.glob(f"*/{CONFIG}")):
         try:
-            text = file.read_bytes().decode("utf-8")
+            text = read_text(file)
             configs[file.parent.name] = parse_config(_UNFILLED.sub("", text))
-        except (ConfigSyntaxError, UnicodeDecodeError) as error:
-            raise TrtbuildError(f"{file} cannot be read: {error}", hint="`trtbuild lint` explains") from error
+        except (ConfigSyntaxError, UnicodeDecodeError, OSError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            raise TrtbuildError(f"{file} cannot be read: {said}", hint="`trtbuild lint` explains") from error
         unfilled[file.parent.name] = tuple(dict.fromkeys(match[2] for match in _UNFILLED.finditer(text)))
         if any(file.parent.glob("*/model.yaml")):
             raise UsageError(f"{path} is a repository of the LLM API already", hint="there is nothing to migrate")
-    if CORE_MODEL not in configs:
-        raise UsageError(
-            f"{path} has no model '{CORE_MODEL}'; it has {', '.join(configs)}",
-            hint="name a repository of TensorRT-LLM's engine backend",
+    return Found(path, _core_of(path, configs), configs, unfilled)
+
+
+def _core_of(path: Path, configs: Mapping[str, Any]) -> str:
+    """Return the model of the engine backend: `tensorrt_llm` as all templates call it, else the only one of that backend."""
+    if CORE_MODEL in configs:
+        return CORE_MODEL
+    cores = [name for name, config in configs.items() if config.backend == ENGINE_BACKEND]
+    if len(cores) != 1:
+        several = (
+            f"several models of the backend {ENGINE_BACKEND} ({', '.join(cores)})"
+            if cores
+            else f"no model '{CORE_MODEL}'"
         )
-    return Found(path, configs, unfilled)
+        names = list(configs)
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else "")
+        raise UsageError(
+            f"{path} has {several}; it has {shown}",
+            hint="name a repository of TensorRT-LLM's engine backend, with one such model",
+        )
+    return cores[0]
+
+
+def _is_stock(name: str, config: Any) -> bool:
+    return name in _KNOWN or config.platform == "ensemble" or not _TELLING.isdisjoint(config.parameters)
 
 
 def repository_rows(found: Found) -> Iterator[Row]:
@@ -94,22 +119,24 @@ def repository_rows(found: Found) -> Iterator[Row]:
             yield Row(
                 "dropped", f"{model}: ${{{name}}}", "unfilled", note="the template was not filled; the default counts"
             )
-    core = found.configs[CORE_MODEL]
-    if "decoupled_mode" not in found.unfilled[CORE_MODEL]:
+    core = found.configs[found.core]
+    if "decoupled_mode" not in found.unfilled[found.core]:
         streams = core.model_transaction_policy.decoupled
-        yield Row("taken", f"{CORE_MODEL}: decoupled", streams, "serving.streaming", streams)
+        yield Row("taken", f"{found.core}: decoupled", streams, "serving.streaming", streams)
     if core.max_batch_size > 0:
         size = core.max_batch_size
-        yield Row("taken", f"{CORE_MODEL}: max_batch_size", size, "limits.max_batch_size", size)
+        yield Row("taken", f"{found.core}: max_batch_size", size, "limits.max_batch_size", size)
     queue = core.dynamic_batching.default_queue_policy.max_queue_size
     if queue:
-        yield Row("dropped", f"{CORE_MODEL}: max_queue_size", queue, note="the LLM API has a queue of its own")
-    yield from _parameters(found, CORE_MODEL, CORE)
+        yield Row("dropped", f"{found.core}: max_queue_size", queue, note="the LLM API has a queue of its own")
+    yield from _parameters(found, found.core, CORE)
     for model in found.configs:
-        if model not in _KNOWN:
-            is_draft = model == found.parameters("tensorrt_llm_bls").get("tensorrt_llm_draft_model_name")
-            yield Row("decide", model, "model", note=_DRAFT if is_draft else _FOREIGN)
-        elif model != CORE_MODEL:
+        if model == found.core:
+            continue
+        if not _is_stock(model, found.configs[model]):
+            drafts = {found.parameters(each).get("tensorrt_llm_draft_model_name") for each in found.configs}
+            yield Row("decide", model, "model", note=_DRAFT if model in drafts else _FOREIGN)
+        else:
             yield from _parameters(found, model, TEXT)
 
 
@@ -172,13 +199,13 @@ def engine_rows(engine: Engine, gpu: Gpu | None, asked_batch: int | None) -> Ite
         yield Row("dropped", "engine: max_input_len", value, note="prompts up to max_seq_len are taken")
     if isinstance(value := engine.plugins.get("tokens_per_block"), int) and value >= 4:
         yield Row("taken", "engine: tokens_per_block", value, "kv_cache.tokens_per_block", value)
-    mapping = {"moe_ep_size": (pretrained.get("mapping") or {}).get("moe_ep_size", 1), **engine.mapping}
+    mapping = engine.mapping
     for key, new in {
         "tp_size": "parallel.tp_size",
         "pp_size": "parallel.pp_size",
         "moe_ep_size": "parallel.ep_size",
     }.items():
-        if isinstance(mapping[key], int) and mapping[key] > 1:
+        if mapping[key] > 1:
             yield Row("taken", f"engine: mapping.{key}", mapping[key], new, mapping[key])
     if mapping["cp_size"] > 1:
         yield Row(
@@ -197,8 +224,9 @@ def engine_rows(engine: Engine, gpu: Gpu | None, asked_batch: int | None) -> Ite
         yield kv_cache_row("engine: quantization.kv_cache_quant_algo", str(quantization["kv_cache_quant_algo"]), gpu)
     yield from _engine_speculation(engine)
     lora = build.get("lora_config") or {}
-    if modules := lora.get("lora_target_modules"):
-        yield Row("taken", "engine: lora_config.lora_target_modules", modules, "lora.target_modules", list(modules))
+    modules = lora.get("lora_target_modules")
+    if modules and isinstance(modules, list) and all(isinstance(each, str) for each in modules):
+        yield Row("taken", "engine: lora_config.lora_target_modules", modules, "lora.target_modules", modules)
         if isinstance(rank := lora.get("max_lora_rank"), int):
             yield Row("taken", "engine: lora_config.max_lora_rank", rank, "lora.max_rank", rank)
         yield Row(

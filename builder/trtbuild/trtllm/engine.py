@@ -53,7 +53,11 @@ class Engine:
                 f"{file} has no build_config and pretrained_config: {path} is not an engine folder",
                 hint="name the folder that trtllm-build wrote",
             )
-        return cls(path, str(config.get("version", "")), pretrained, build)
+        _check_sections(file, build, ("plugin_config", "lora_config"))
+        _check_sections(file, pretrained, ("mapping", "quantization"))
+        found = cls(path, str(config.get("version", "")), pretrained, build)
+        _ = found.mapping  # its sizes are numbers
+        return found
 
     @property
     def plugins(self) -> Mapping[str, Any]:
@@ -63,11 +67,30 @@ class Engine:
 
     @property
     def mapping(self) -> Mapping[str, int]:
-        """tp_size, pp_size, cp_size and world_size."""
+        """tp_size, pp_size, cp_size, moe_ep_size and world_size.
+
+        Raises:
+            TrtbuildError: one is no whole number of 1 or more.
+        """
         found = self.pretrained.get("mapping") or {}
-        tp_size, pp_size, cp_size = (int(found.get(key, 1)) for key in ("tp_size", "pp_size", "cp_size"))
-        world_size = int(found.get("world_size", tp_size * pp_size * cp_size))
-        return {"tp_size": tp_size, "pp_size": pp_size, "cp_size": cp_size, "world_size": world_size}
+        sizes = {key: self._size(found, key, 1) for key in ("tp_size", "pp_size", "cp_size")}
+        ranks = sizes["tp_size"] * sizes["pp_size"] * sizes["cp_size"]
+        # moe_ep_size is -1 where it was left to TensorRT-LLM.
+        experts = found.get("moe_ep_size")
+        return {
+            **sizes,
+            "moe_ep_size": self._size(found, "moe_ep_size", 1) if experts != -1 else 1,
+            "world_size": self._size(found, "world_size", ranks),
+        }
+
+    def _size(self, mapping: Mapping[str, Any], key: str, default: int) -> int:
+        value = default if mapping.get(key) is None else mapping[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise TrtbuildError(
+                f"{self.path / 'config.json'}: mapping.{key} = {value!r} is no number of ranks",
+                hint="build or convert it again",
+            )
+        return value
 
     @property
     def speculation(self) -> str:
@@ -87,3 +110,13 @@ class Engine:
     def logits_dtype(self) -> str:
         """dtype of its logits."""
         return str(self.pretrained.get("logits_dtype", "float32"))
+
+
+def _check_sections(file: Path, section: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    """Refuse a part of config.json that should be an object and is none."""
+    for name in names:
+        if not isinstance(section.get(name) or {}, dict):
+            raise TrtbuildError(
+                f"{file}: {name} is a {type(section[name]).__name__}, not an object",
+                hint="name the folder that trtllm-build wrote, or build it again",
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.conftest import T0
 from trtbuild import spec
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.hardware import SCHEMES as HARDWARE_SCHEMES
+from trtbuild.migrate.engine_repository import read_repository
 from trtbuild.migrate.row import Row
 from trtbuild.migrate.run import Migration, migrate
 from trtbuild.migrate.tables import CORE, DECIDE, DECODING_MODES, DROPPED, ENGINE_MODES, SCHEMES, TEXT
@@ -371,6 +373,56 @@ def test_what_cannot_be_migrated_is_refused(
     with pytest.raises(error) as found:
         migrate(tmp_path, **options)
     assert message in str(found.value)
+
+
+def test_models_are_told_by_what_they_are_where_names_do_not_tell(
+    repository: Callable[..., Path], make_model: MakeModel
+) -> None:
+    folder = repository()
+    (folder / "tensorrt_llm").rename(folder / "llama-core")
+    # As the Triton CLI names the BLS model: after the language model.
+    _write(
+        folder / "llama" / "config.pbtxt", 'backend: "python"\n' + parameter("tensorrt_llm_model_name", "llama-core")
+    )
+    _write(folder / "chain" / "config.pbtxt", 'platform: "ensemble"')
+    _write(folder / "guard" / "config.pbtxt", 'backend: "python"')
+    migration = migrate(folder, model=make_model())
+    assert row(migration, "llama-core: decoupled").verdict == "taken"
+    assert [each.old for each in migration.rows if each.note.startswith("no model of the stock repository")] == [
+        "guard"
+    ]
+
+
+def test_several_models_of_the_engine_backend_are_refused(tmp_path: Path) -> None:
+    for number in range(12):
+        _write(tmp_path / f"m{number:02}" / "config.pbtxt", 'backend: "tensorrtllm"')
+    with pytest.raises(UsageError, match="several models of the backend tensorrtllm .*; it has m00, .* and 2 others"):
+        migrate(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [({"tp_size": "2"}, "mapping.tp_size = '2' is no number of ranks"), ({"pp_size": 0}, "mapping.pp_size = 0"), ("x", "mapping is a str, not an object")],
+)  # fmt: skip
+def test_an_engine_whose_sizes_are_junk_is_named_and_the_rest_goes_on(
+    mapping: Any, message: str, repository: Callable[..., Path], make_model: MakeModel
+) -> None:
+    engine = {**ENGINE, "pretrained_config": {**ENGINE["pretrained_config"], "mapping": mapping}}
+    migration = migrate(repository(engine=engine), model=make_model())
+    [found] = [each for each in migration.rows if each.old == "engine" and each.verdict == "decide"]
+    assert message in found.note
+
+
+def test_a_pipe_is_no_configuration_and_long_words_take_no_time(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "tensorrt_llm" / "1").mkdir(parents=True)
+    file = tmp_path / "tensorrt_llm" / "config.pbtxt"
+    os.mkfifo(file)
+    code, _, err = cli("migrate", tmp_path)
+    assert (code, "config.pbtxt cannot be read: it is no regular file" in err) == (1, True)
+    assert "it is no regular file" in cli("lint", tmp_path)[1]
+    file.unlink()
+    file.write_text(f'name: "tensorrt_llm"\n{parameter("mine", "x" * 10**6)}')
+    assert read_repository(tmp_path).parameters("tensorrt_llm")["mine"] == "x" * 10**6
 
 
 def _write(file: Path, text: str) -> None:

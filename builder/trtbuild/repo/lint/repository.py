@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,7 +135,7 @@ def read_repository(path: Path) -> Repository:
 def _read_model(repository: Path, folder: Path) -> Model:
     text, config, syntax_error = None, None, ""
     try:
-        text = (folder / CONFIG).read_bytes().decode("utf-8")
+        text = read_text(folder / CONFIG)
         config = parse_config(text)
     except FileNotFoundError:
         syntax_error = "there is no such file"
@@ -152,6 +153,18 @@ def _read_model(repository: Path, folder: Path) -> Model:
         if file.is_file()
     )
     return Model(folder.name, text, config, syntax_error, versions, files)
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a config.pbtxt.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device, which may never end.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise OSError(errno.EINVAL, "it is no regular file", str(file))
+    return file.read_bytes().decode("utf-8")
 
 
 def _is_version(name: str) -> bool:
