@@ -107,7 +107,8 @@ def _value(text: str, match: re.Match[str]) -> tuple[str, int] | None:
     if is_line or _HEADER.search(match["key"]):
         rest = _REST_OF_LINE.match(text, start)
         return REDACTED, max(end, rest.end() if rest else end)
-    kept = len(found[0]) - len(found[0].rstrip(",;)}]\"'"))
+    rest_of_value = found[0].removeprefix(REDACTED)
+    kept = len(rest_of_value) - len(rest_of_value.rstrip(",;)}]\"'"))
     return REDACTED, end - kept if kept < len(found[0]) else end
 
 

@@ -124,6 +124,12 @@ def test_the_end_of_a_private_key_is_no_log(cut: bool) -> None:
     assert Redactor().text(key if cut else f"-----BEGIN PRIVATE KEY-----\n{key}") == f"{REDACTED}\nlast: 1\n"
 
 
+def test_what_is_redacted_already_stays_as_it_is() -> None:
+    text = f"MYSQL_PWD={REDACTED}\nx api_key: {REDACTED}, next\nhttps://{REDACTED}@host/x?token={REDACTED}\n--token {REDACTED}\n"
+    assert Redactor().text(text) == text
+    assert Redactor(("zzz111222",)).text("x HF_TOKEN=zzz111222; a\n") == f"x HF_TOKEN={REDACTED}; a\n"
+
+
 def test_people_and_machines_are_replaced_and_common_words_only_where_they_name_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
