@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from trtbuild.errors import TrtbuildError, UsageError, Way
-from trtbuild.hardware import NEAREST
 from trtbuild.layout import Layout, Slot
 from trtbuild.names import GROUP_SIZES, GROUPED
 from trtbuild.quant.scheme import QuantScheme, load_scheme
@@ -61,6 +60,8 @@ def _check_forms(layout: Layout, options: ConversionOptions) -> None:
         doubts += [scheme.unified.unverified] if "unified" in options.layouts and scheme.unified else []
         for doubt in filter(None, doubts):
             if not options.allow_unverified:
+                from trtbuild.hardware import NEAREST  # for the message only
+
                 raise UsageError(
                     f"{scheme.name}: {doubt}",
                     ways=[
