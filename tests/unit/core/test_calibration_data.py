@@ -110,6 +110,30 @@ def test_malformed_chats_are_refused_with_file_and_line(
         load(source, file)
 
 
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "maximum recursion depth"),
+        ("{% for m in messages %}", "Unexpected end of template"),
+        ("{{ range(10 ** 9) }}", "Range too big"),
+    ],
+)
+def test_templates_that_fail_are_named(byte_model: Make, tmp_path: Path, template: str, message: str) -> None:
+    source = byte_model(chat_template=template)
+    with pytest.raises(TrtbuildError, match=rf"a\.jsonl:1: the model's chat template refuses the chat: .*{message}"):
+        load(source, lines(tmp_path / "a.jsonl", {"messages": [USER]}))
+
+
+def test_half_a_surrogate_pair_is_no_text(byte_model: Make, tmp_path: Path) -> None:
+    source = byte_model(chat_template=CHAT_TEMPLATE)
+    file = tmp_path / "a.jsonl"
+    for record in ({"text": "\ud800"}, {"messages": [{"role": "user", "content": "\ud800"}]}):
+        file.write_text(json.dumps(record))
+        with pytest.raises(TrtbuildError, match=r"a\.jsonl:1 is no Unicode text: surrogates not allowed"):
+            load(source, file)
+
+
 def test_chats_without_a_template_are_refused(source: SourceCheckpoint, tmp_path: Path) -> None:
     with pytest.raises(TrtbuildError, match=r"a\.jsonl:1 is a chat, and the tokenizer of .* has no chat template"):
         load(source, lines(tmp_path / "a.jsonl", {"messages": [USER]}))

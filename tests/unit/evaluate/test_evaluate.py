@@ -287,7 +287,7 @@ def test_samples_of_the_gate_are_looked_for_before_the_conversion(
     (tmp_path / "trtbuild.yaml").write_text(json.dumps(data))
     code, _, err = cli("build", tmp_path / "trtbuild.yaml", "-o", tmp_path / "build")
     assert code == 1
-    assert f"evaluation file {tmp_path / 'missing.txt'} does not exist" in err
+    assert f"accuracy.file: {tmp_path / 'missing.txt'} does not exist" in err
 
 
 def test_another_source_than_the_checkpoints_is_refused(converted: Callable[..., Path]) -> None:

@@ -42,14 +42,17 @@ class Encoder:
         self._source = source
         self._purpose = purpose
 
-    def text(self, text: str) -> list[int]:
+    def text(self, text: str, *, where: str = "a text") -> list[int]:
         """Return the ids of a text, with the special tokens that the tokenizer adds; none for a blank text.
 
+        Args:
+            text: any.
+            where: file and line, for errors.
+
         Raises:
-            TrtbuildError: there is no tokenizer, or it cannot be loaded.
+            TrtbuildError: there is no tokenizer, it cannot be loaded, or the text is no Unicode text.
         """
-        ids: list[int] = self._tokenizer(text)["input_ids"] if text.strip() else []
-        return ids
+        return self._ids(text, where=where) if text.strip() else []
 
     def chat(self, messages: list[Any], *, where: str) -> list[int]:
         """Return the ids of a conversation as the model's chat template writes it, without a prompt for one more answer.
@@ -77,13 +80,20 @@ class Encoder:
 
         try:
             text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
-        except (TemplateError, ValueError, TypeError, KeyError, OverflowError) as error:
+        except (TemplateError, *_RAISED_BY_TEMPLATES) as error:
             raise TrtbuildError(
                 f"{where}: the model's chat template refuses the chat: {error}",
                 hint="many templates want user and assistant in turns, and a system message only in front",
             ) from error
         # The template writes the special tokens itself: adding them again would double the first one.
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._ids(text, where=where, add_special_tokens=False)
+
+    def _ids(self, text: str, *, where: str, **options: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # JSON can spell half of a surrogate pair
+            raise TrtbuildError(f"{where} is no Unicode text: {error.reason}", hint="repair the text") from error
+        ids: list[int] = self._tokenizer(text, **options)["input_ids"]
         return ids
 
     @cached_property
@@ -100,3 +110,5 @@ class Encoder:
 
 
 _MESSAGE_KEYS = ("role", "content")
+#: What an expression in a template can end with, besides Jinja's own errors.
+_RAISED_BY_TEMPLATES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)

@@ -82,7 +82,7 @@ def _line(line: str, where: str, encoder: Encoder, field: str) -> list[int]:
         raise TrtbuildError(f"{where} is not valid JSON: {error}", hint='one object per line: {"text": "…"}') from error
     name, value = _value(record, where, field)
     if isinstance(value, str):
-        return encoder.text(value)
+        return encoder.text(value, where=where)
     if isinstance(value, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in value):
         return value
     if isinstance(value, list) and any(isinstance(message, dict) for message in value):
