@@ -2,9 +2,10 @@
 
 The inputs are multiplied by p = max|W|^(1 - alpha) / max|x|^alpha per channel, the weights divided by it. The kernel multiplies by p as it is
 stored, rounded to the model's dtype, and codes are of the weights divided by that. Scales are ModelOpt's (modelopt/torch/quantization/
-model_calib.py, 0.47.0): of weights and inputs smoothed with p before it is rounded, whose ranges are rounded to the model's dtype. Both
-roundings are of 2^-11 (float16) or 2^-9 (bfloat16) at most, so a value that they leave above a range, by 127 * 2^-8 < 0.5 codes, still gets
-the nearest code. Kernels of TensorRT-LLM's plugins divide by 1 / p instead; their scales follow from the divided weights, and stay out of the
+model_calib.py, 0.47.0): of weights and inputs smoothed with p before it is rounded, whose ranges are rounded to the model's dtype. Each of
+the two roundings can be of 2^-11 (float16), which leaves a value at most 127 * 2^-10 = 0.12 codes above the largest code, so that it still
+gets the nearest one; or of 2^-8 (bfloat16), which can leave it a whole code above. There, and where p is so small that a dtype hardly tells it
+from 0, a scale is enlarged until all values get their nearest code. Kernels of TensorRT-LLM's plugins divide by 1 / p instead; their scales follow from the divided weights, and stay out of the
 recipe.
 """
 
@@ -23,6 +24,8 @@ from trtbuild.quant.search.rows import row_blocks
 
 #: Channels whose inputs stay below are left alone, as by ModelOpt (modelopt/torch/quantization/model_calib.py).
 _SILENT = 2.0**-31
+#: Largest quotient whose nearest code is there, with room for rounding in float32.
+_LARGEST_KEPT = LARGEST + 0.4999
 
 
 def search(group: ScaleGroup) -> Iterator[tuple[str, Recipe]]:
@@ -35,11 +38,11 @@ def search(group: ScaleGroup) -> Iterator[tuple[str, Recipe]]:
         yield from ((linear.module, Recipe(pre_quant_scale=to_numpy(factors))) for linear in group.linears)
         return
     exact = limited(torch.where(heard, weights ** (1 - alpha) / inputs**alpha, 1.0))
-    stored = to_numpy(group.rounded(exact))
+    stored = group.rounded(exact)
     for linear in group.linears:
         seen = group.rounded((group.rounded(linear.inputs.amax) * exact).amax())
-        scales = to_numpy(_scales(group, linear, exact))
-        yield linear.module, Recipe(stored, scales, input_amax=np.array([float(seen)], np.float32))
+        scales = to_numpy(_scales(group, linear, exact, stored))
+        yield linear.module, Recipe(to_numpy(stored), scales, input_amax=np.array([float(seen)], np.float32))
 
 
 def _largest(linear: Linear) -> Tensor:
@@ -47,9 +50,12 @@ def _largest(linear: Linear) -> Tensor:
     return torch.stack([linear.weight[rows].abs().amax(0) for rows in row_blocks(linear.weight)]).amax(0)
 
 
-def _scales(group: ScaleGroup, linear: Linear, factor: Tensor) -> Tensor:
+def _scales(group: ScaleGroup, linear: Linear, exact: Tensor, stored: Tensor) -> Tensor:
     """Return the scales of the rows of a smoothed weight, [out] float32; 1.0 for rows of zeros."""
-    inverse = factor.reciprocal()
-    amax = torch.cat([(linear.weight[rows] * inverse).abs().amax(1) for rows in row_blocks(linear.weight)])
-    scales = group.rounded(amax) / LARGEST
+
+    def largest(divisor: Tensor) -> Tensor:
+        inverse = divisor.reciprocal()
+        return torch.cat([(linear.weight[rows] * inverse).abs().amax(1) for rows in row_blocks(linear.weight)])
+
+    scales = torch.maximum(group.rounded(largest(exact)) / LARGEST, largest(stored) / _LARGEST_KEPT)
     return torch.where(scales > 0, scales, 1.0)
