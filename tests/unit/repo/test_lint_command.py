@@ -30,8 +30,21 @@ def case(made: Case, tmp_path: Path) -> Case:
     return cases.copy(made, tmp_path)
 
 
-def test_a_good_repository_is_0_and_silent(case: Case, cli: Cli) -> None:
-    assert cli("lint", case.repository) == (0, "", "")
+def test_of_a_good_repository_one_line_says_what_was_checked(case: Case, cli: Cli) -> None:
+    code, out, err = cli("lint", case.repository)
+    assert (code, out, err.count("\n")) == (0, "", 1)
+    rules, files = len(RULES), sum(file.is_file() for file in case.repository.rglob("*")) - 1  # without the manifest
+    assert f"nothing found: {rules} rules on {files} files of 5 model(s) of variant engine" in err
+    assert f"TensorRT-LLM 1.2.1 (the engine {case.root / 'engine'})" in err
+    assert cli("lint", case.repository, "--quiet") == (0, "", "")
+    assert "nothing found: 1 rules on" in cli("lint", case.repository, "--select", "unfilled")[2]
+
+
+@pytest.mark.parametrize("form", ["json", "sarif"])
+def test_other_formats_say_nothing_beside_the_document(case: Case, cli: Cli, form: str) -> None:
+    code, out, err = cli("lint", case.repository, "--format", form)
+    assert (code, err) == (0, "")
+    assert json.loads(out)
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 3)])
@@ -116,7 +129,7 @@ class TestPaths:
         assert code == 0
         assert "path-missing: warning" in out
         assert "--path-map HERE=THERE" in out
-        assert cli("lint", case.repository, "--path-map", f"{case.root}=/models") == (0, "", "")
+        assert cli("lint", case.repository, "--path-map", f"{case.root}=/models", "-q") == (0, "", "")
         cases.engine("build_config", "max_batch_size", value=4)(case)
         assert "engine-batch-size" in cli("lint", case.repository, "--path-map", f"{case.root}=/models")[1]
         code, out, _ = cli("lint", case.repository, "--path-map", f"{tmp_path / 'other'}=/models")

@@ -8,31 +8,36 @@ from trtbuild.repo.lint import (
     agreement,
     batching,
     chat_templates,
+    code,
+    devices,
     drafts,
     engines,
     ensemble,
-    launch,
+    exposure,
+    launch_ranks,
     llmapi,
     names,
     parameters,
     paths,
     public,
+    remote_code,
     syntax,
     tensors,
+    wiring,
 )
 from trtbuild.repo.lint.findings import Rule
 
 #: Heading in docs/lint.md -> the modules that hold its rules; each has a table `RULES`.
 SECTIONS: dict[str, tuple[ModuleType, ...]] = {
-    "Text and files": (syntax, names),
+    "Text and files": (syntax, code, names),
     "Parameters": (parameters,),
-    "Batching, instances and GPUs": (batching,),
+    "Batching, instances and GPUs": (batching, devices),
     "Tensors": (tensors, public),
-    "Ensembles": (ensemble,),
+    "Ensembles": (ensemble, wiring),
     "Agreement between models": (agreement, drafts, llmapi),
-    "Engines": (engines,),
+    "Engines": (engines, launch_ranks),
     "Paths and tokenizers": (paths,),
-    "Security": (launch, chat_templates),
+    "Security": (remote_code, chat_templates, exposure),
 }
 
 RULES: dict[str, Rule] = {name: rule for modules in SECTIONS.values() for module in modules for name, rule in module.RULES.items()}  # fmt: skip
