@@ -368,6 +368,11 @@ def test_a_rank_that_opens_no_port_may_be_told_what_to_load(good: Callable[[str]
         case
     )
     assert [(each.rule, each.severity) for each in check(case.repository).findings] == [("model-control", "warning")]
+    closed = "--allow-http=false --allow-grpc=false"
+    write("serve.sh", f"mpirun -n 1 tritonserver : -n 1 tritonserver --model-control-mode=explicit {closed}\n")(case)
+    assert check(case.repository).findings == ()
+    write("serve.sh", f"mpirun -n 1 tritonserver --model-control-mode=poll : -n 1 tritonserver {closed}\n")(case)
+    assert [each.rule for each in check(case.repository).findings] == ["model-control"]
     write("serve.sh", "# never: tritonserver --model-control-mode=explicit\ntritonserver\n")(case)
     assert check(case.repository).findings == ()
 

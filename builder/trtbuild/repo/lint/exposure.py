@@ -33,7 +33,7 @@ _MOUNT = re.compile(r"--mount[\s=]+[\"']?(type=bind\S*)")
 def model_control(repository: Repository) -> Iterator[Problem]:
     """Find launch files that let whoever reaches the port load models."""
     for file in repository.launch_files:
-        match = _CONTROL.search(file.text)
+        match = next((each for each in _CONTROL.finditer(file.text) if _opens_port(file.text, each)), None)
         if match is not None and not _RESTRICTED.search(file.text):
             yield Problem(
                 file.name,
@@ -43,6 +43,13 @@ def model_control(repository: Repository) -> Iterator[Problem]:
                 # Of several ranks all but the first are started like this, and open no port (Triton specification 4.2).
                 severity="warning" if "mpirun" in file.text else None,
             )
+
+
+def _opens_port(text: str, match: re.Match[str]) -> bool:
+    """Say whether the server that an option is given to, with those around it, listens to anybody."""
+    begin, end = text.rfind("tritonserver", 0, match.start()), text.find("tritonserver", match.end())
+    options = text[max(begin, 0) : end if end >= 0 else len(text)]
+    return not all(re.search(rf"--allow-{kind}[\s=\"',\]\[-]+(?:false|0)\b", options) for kind in ("http", "grpc"))
 
 
 def privileged(repository: Repository) -> Iterator[Problem]:

@@ -46,6 +46,7 @@ class LaunchFile:
 def launch_files(repository: Path) -> tuple[LaunchFile, ...]:
     """Return the launch files of a repository, sorted by folder and name."""
     found, inner = [], repository.absolute()
+    name_of_it = re.compile(rf"(?<![\w-]){re.escape(inner.name)}(?![\w-])")  # not the end of --model-repository
     for folder in (inner, inner.parent):
         try:
             with os.scandir(folder) as entries:
@@ -56,5 +57,7 @@ def launch_files(repository: Path) -> tuple[LaunchFile, ...]:
             text = read_lenient(folder / name, most_bytes=MOST_BYTES)
             if text:
                 blank = _COMMENT.sub(lambda match: " " * len(match[0]), text)
-                found.append(LaunchFile(name if folder == inner else f"../{name}", blank, inner.name in text))
+                found.append(
+                    LaunchFile(name if folder == inner else f"../{name}", blank, name_of_it.search(blank) is not None)
+                )
     return tuple(found)
