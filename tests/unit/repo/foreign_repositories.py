@@ -138,6 +138,7 @@ ENGINES = (
     '{"version": "1.2.1", "build_config": {"max_batch_size": 1e400}, "pretrained_config": {"mapping": {"tp_size": 99999999999, "world_size": 1000000000000}}}',
     '{"version": "1.2.1", "build_config": {}, "pretrained_config": {"mapping": {"tp_size": -1, "pp_size": 0, "world_size": true}}}',
     '{"version": "1.2.1", "build_config": {"lora_config": 5, "speculative_decoding_mode": {}}, "pretrained_config": {"quantization": "x", "dtype": [], "mapping": "x"}}',
+    '{"version": "1.2.1", "build_config": {"lora_config": 5, "speculative_decoding_mode": {}, "plugin_config": 5}, "pretrained_config": {"quantization": "x", "dtype": []}}',
     '{"version": "1.2.1", "build_config": {"lora_config": {"lora_target_modules": 5}, "max_seq_len": "y", "plugin_config": {"tokens_per_block": "x", "lora_plugin": []}},'
     ' "pretrained_config": {"quantization": {"quant_algo": 5, "kv_cache_quant_algo": []}, "mapping": {"moe_ep_size": "x"}}}',
 )  # fmt: skip
@@ -199,15 +200,6 @@ def _huge(repository: Path) -> None:
     for place in (model / "1" / "x.py", model / "1" / "model.yaml", model / "config.pbtxt", repository / "serve.sh"):
         with place.open("wb") as file:
             file.truncate(8 << 30)
-
-
-def _deep(repository: Path) -> None:
-    """More folders in each other than Python calls functions."""
-    place = _python(repository) / "1"
-    for _ in range(1200):
-        place = place / "d"
-        place.mkdir()
-    (place / "x.py").write_text("x = 1\n")
 
 
 def _names(repository: Path) -> None:
@@ -277,7 +269,7 @@ def _tokenizer(number: int) -> Callable[[Path], None]:
 #: What only functions can make -> the function, which gets the repository's folder.
 MADE: dict[str, Callable[[Path], None]] = {
     "loops": _loops, "a configuration that leads to itself": _config_is_link_to_itself, "a configuration that is a folder": _config_is_folder, "pipes": _pipes,
-    "huge files": _huge, "deep folders": _deep, "names of no encoding": _names, "versions that are none": _versions, "stray folders": _stray,
+    "huge files": _huge, "names of no encoding": _names, "versions that are none": _versions, "stray folders": _stray,
     "a manifest of no encoding": _manifest(b"\xff\xfe"), "a manifest of lists": _manifest("[" * 100_000),
     "a manifest of another kind": _manifest('{"context": {"tensorrt_llm": ["x"], "variant": 5}, "files": {"m/1/../../../../etc/passwd": 5, "/etc/nothing/x": ""}}'),
     "a manifest with files for a list": _manifest('{"context": [], "files": ["x"]}'), "launch files of no encoding": _launch(b"\xff\xfe\x00privileged: true"),

@@ -53,7 +53,7 @@ def test_nothing_is_found_in_a_fine_repository_of_somebody_else(name: str, make:
 def test_a_broken_repository_ends_in_findings(name: str, form: str, make: Callable[[str], Path], cli: Cli) -> None:
     code, out, err = cli("lint", make(name), "--format", form, "--tensorrt-llm", "1.2.1")
     assert code in (0, 3), err
-    assert "unexpected" not in err
+    assert "error: unexpected" not in err
     if form == "text":
         assert FOUND.get(name, "") in out
         assert all(line.isprintable() for line in out.splitlines())
@@ -61,13 +61,29 @@ def test_a_broken_repository_ends_in_findings(name: str, form: str, make: Callab
         json.loads(out)
 
 
-@pytest.mark.parametrize("name", ["loops", "deep folders", "names of no encoding", "a manifest of another kind"])
+@pytest.mark.parametrize("name", ["loops", "names of no encoding", "a manifest of another kind"])
 def test_what_is_fixed_in_a_broken_repository_is_written_whole(
     name: str, make: Callable[[str], Path], cli: Cli
 ) -> None:
     code, _, err = cli("lint", make(name), "--fix")
     assert code in (0, 3), err
-    assert "unexpected" not in err
+    assert "error: unexpected" not in err
+
+
+def test_folders_may_be_deeper_than_functions_may_call_each_other(tmp_path: Path, cli: Cli) -> None:
+    repository = write_models(tmp_path / "repository", {"m": FINE["python"]["completed"]})
+    made = [repository / "m" / "1"]
+    for _ in range(sys.getrecursionlimit() + 100):
+        made.append(made[-1] / "d")
+        made[-1].mkdir()
+    (made[-1] / "x.py").write_text("trust_remote_code = True\n")
+    try:
+        assert "remote-code: warning" in cli("lint", repository)[1]
+        assert cli("diff", repository, repository)[0] == 0
+    finally:  # what removes temporary folders calls itself
+        (made[-1] / "x.py").unlink()
+        for place in reversed(made[1:]):
+            place.rmdir()
 
 
 def test_a_folder_that_is_no_repository_says_which_one_is_near(tmp_path: Path) -> None:
@@ -122,3 +138,15 @@ def test_what_nobody_may_read_is_a_finding(tmp_path: Path) -> None:
         "tokenizer preprocessing/config.pbtxt",
     ):
         assert line in done.stdout
+
+
+@pytest.mark.parametrize("name", [*FINE, *BROKEN, *MADE])
+def test_diff_and_migrate_of_any_repository_end_in_an_answer(
+    name: str, make: Callable[[str], Path], tmp_path: Path, cli: Cli
+) -> None:
+    repository, other = make(name), write_models(tmp_path / "other", FINE["python"])
+    for command in (("diff", repository, repository), ("diff", repository, other, "--json"), ("diff", other, repository), ("migrate", repository, "-o", tmp_path / "trtbuild.yaml")):  # fmt: skip
+        code, _, err = cli(*command)
+        assert code in (0, 1, 2, 3)
+        assert "error: unexpected" not in err
+        assert code == 0 or err.startswith(("error: ", "note: ")), err
