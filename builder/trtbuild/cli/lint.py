@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trtbuild.cli.options import common
 from trtbuild.errors import CheckFailed, UsageError
+
+if TYPE_CHECKING:
+    from trtbuild.repo.lint.fix import Fixed
 
 
 @click.command(epilog="Example: trtbuild lint ./build/repository --path-map /data/llm=/models")
@@ -44,7 +49,8 @@ from trtbuild.errors import CheckFailed, UsageError
 @common
 def lint(
     repository: Path | None, version: str | None, path_map: str | None, gpus: int | None, beside: tuple[Path, ...],
-    select: tuple[str, ...], ignore: tuple[str, ...], strict: bool, fix: bool, dry_run: bool, load_tokenizer: bool, explain: str | None, form: str, as_json: bool, quiet: bool,
+    select: tuple[str, ...], ignore: tuple[str, ...], strict: bool, fix: bool, dry_run: bool, load_tokenizer: bool,
+    explain: str | None, form: str, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Check REPOSITORY, of trtbuild or anybody: syntax, unset values, and that models, engine and paths fit together.
 
@@ -52,9 +58,7 @@ def lint(
     """
     from trtbuild.cli.lint_report import explain_rule, show
     from trtbuild.cli.paths import read_path_map
-    from trtbuild.repo.lint.fix import plan, write
     from trtbuild.repo.lint.run import check
-    from trtbuild.repo.lint.select import choose
     from trtbuild.trtllm.versions import find_release
 
     if explain is not None:
@@ -64,16 +68,23 @@ def lint(
         raise UsageError("no repository is named", hint="name the folder that holds one folder per model")
     if dry_run and not fix:
         raise UsageError("--dry-run shows what --fix would do", hint="add --fix")
-    release, rules = find_release(version) if version else None, choose(select, ignore)
+    release, rules = find_release(version) if version else None, None
+    fixed: Sequence[Fixed] = ()
+    if select or ignore:
+        from trtbuild.repo.lint.select import choose
 
+        rules = choose(select, ignore)
     look = partial(
         check, repository, release=release, path_map=read_path_map(path_map), gpus=gpus, beside=beside, rules=rules, load_tokenizers=load_tokenizer
     )  # fmt: skip
     report = look()
-    fixed = plan(repository, report.findings) if fix else []
-    if fixed and not dry_run:
-        write(repository, fixed)
-        report = look()
+    if fix:
+        from trtbuild.repo.lint.fix import plan, write  # most do without it
+
+        fixed = plan(repository, report.findings)
+        if fixed and not dry_run:
+            write(repository, fixed)
+            report = look()
     show(report, "json" if as_json else form, fixed, dry_run=dry_run)
     if report.errors or (strict and report.warnings):
         raise CheckFailed(f"{repository}: {report.errors} error(s), {report.warnings} warning(s)")

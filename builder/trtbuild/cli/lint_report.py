@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trtbuild.console import print_json, print_text
-from trtbuild.repo.lint.fix import Fixed
-from trtbuild.repo.lint.run import Report
+
+if TYPE_CHECKING:
+    from trtbuild.repo.lint.fix import Fixed
+    from trtbuild.repo.lint.run import Report
 
 logger = logging.getLogger(__name__)
 #: A value that is quoted may have any length.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cli.test_command_line import modules_after
 from tests.unit.repo import lint_cases as cases
 from tests.unit.repo.lint_cases import Case, both, parameter
 
@@ -215,10 +214,21 @@ def test_sarif_has_what_its_schema_requires(case: Case, cli: Cli) -> None:
         assert "parameters" in line
 
 
-def test_lint_imports_neither_torch_nor_transformers_nor_grpc(case: Case) -> None:
-    script = (
-        "import sys; from pathlib import Path; from trtbuild.repo.lint import check; check(Path(sys.argv[1]));"
-        "print(sorted({'torch', 'numpy', 'transformers', 'tokenizers', 'grpc', 'jinja2', 'pydantic', 'yaml'} & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", script, str(case.repository)], capture_output=True, text=True, check=True)  # fmt: skip
-    assert result.stdout.strip() == "[]"
+#: What linting and rendering do without, as far as nothing asks for it.
+UNUSED = {
+    "torch", "numpy", "transformers", "tokenizers", "safetensors", "grpc", "tritonclient", "pydantic", "rich", "trtbuild.trtllm.llm_args", "trtbuild.trtllm.llm_serve",
+    "trtbuild.trtllm.llm_settings", "trtbuild.repo.lint.fix", "trtbuild.repo.lint.sarif", "trtbuild.repo.lint.settings", "trtbuild.unified_checkpoint",
+}  # fmt: skip
+
+
+def test_linting_imports_only_what_it_uses(case: Case) -> None:
+    unused = UNUSED | {"jinja2", "yaml", "msgspec", "trtbuild.spec", "trtbuild.repo.lint.select"}
+    assert not modules_after("lint", str(case.repository)) & unused
+
+
+def test_rendering_imports_only_what_it_uses(case: Case) -> None:
+    spec = case.root / "trtbuild.yaml"
+    spec.write_text(f"model: {{path: {case.root / 'checkpoint'}}}\ntarget: tensorrt\ntensorrt_llm: 1.2.1\n")
+    options = ("--checkpoint", case.root / "checkpoint", "--engine", case.root / "engine", "-o", case.root / "out")
+    assert not modules_after("render", str(spec), *map(str, options), "--quiet") & UNUSED
+    assert (case.root / "out" / "ensemble" / "config.pbtxt").is_file()
