@@ -65,6 +65,24 @@ FINE: dict[str, Models] = {
         "chain": ('platform: "ensemble"\nmax_batch_size: 4\ninput { name: "I" data_type: TYPE_FP32 dims: [ 1 ] }\noutput { name: "O" data_type: TYPE_FP32 dims: [ 1 ] }\n'
                   f'ensemble_scheduling {{ step [ {step("first", "I", "t")}, {step("net", "t", "O")} ] }}', {"1/.keep": ""}),
     },
+    "batches for a dimension": {  # as in the tests of NVIDIA's server
+        "single": ('backend: "python"\nmax_batch_size: 0\ninput { name: "a" data_type: TYPE_FP32 dims: [ -1, 16 ] }\noutput { name: "b" data_type: TYPE_FP32 dims: [ -1, 16 ] }', _PYTHON),
+        "plain": ('backend: "python"\n' + _IN_OUT, _PYTHON),
+        "chain": ('platform: "ensemble"\nmax_batch_size: 2\ninput { name: "I" data_type: TYPE_FP32 dims: [ 16 ] }\noutput { name: "O" data_type: TYPE_FP32 dims: [ 16 ] }\n'
+                  f'ensemble_scheduling {{ step [ {step("single", "I", "O")} ] }}', {"1/.keep": ""}),
+        "other": (f'platform: "ensemble"\nmax_batch_size: 2\n{_IN_OUT}ensemble_scheduling {{ step [ {step("plain", "a", "b")} ] }}', {"1/.keep": ""}),
+    },
+    "half a declaration": {
+        "code": ('backend: "python"\ninput { name: "a" dims: [ 1 ] }\noutput { name: "b" data_type: TYPE_FP32 }',
+                 {"1/model.py": "class TritonPythonModel:\n    def auto_complete_config(c):\n        return c\n"}),
+        "file": ('platform: "tensorrt_plan"\ninput { name: "a" }\n', {"1/model.plan": b"x"}),
+        "no": (None, {"1/model.py": "class TritonPythonModel: ...\n"}),
+    },
+    "crossed on purpose": {
+        "sub": ('backend: "python"\ninput [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }, { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]\noutput { name: "b" data_type: TYPE_FP32 dims: [ 1 ] }', _PYTHON),
+        "bus": ('platform: "ensemble"\ninput [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }, { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]\noutput { name: "b" data_type: TYPE_FP32 dims: [ 1 ] }\n'
+                'ensemble_scheduling { step { model_name: "sub" model_version: -1 input_map { key: "X" value: "Y" } input_map { key: "Y" value: "X" } output_map { key: "b" value: "b" } } }', {"1/.keep": ""}),
+    },
     "others": {
         "torch": ('platform: "pytorch_libtorch"\nparameters: { key: "INFERENCE_MODE" value: { string_value: "" } }', {"1/model.pt": b"x"}),
         "tensorflow": ('platform: "tensorflow_savedmodel"\n', {"1/model.savedmodel/saved_model.pb": b"x"}),
@@ -103,6 +121,7 @@ BROKEN: dict[str, Models] = {
     "open braces": {"m": ('parameters { key: "a" value ' + "< string_value: 'x' " * 3000, _PYTHON)},
     "open lists": {"m": ("version_policy { specific { versions: " + "[" * 5000, _PYTHON)},
     "many tensors": {"m": ('backend: "python"\n' + "".join(f'input {{ name: "k{i}" data_type: TYPE_FP32 }}\n' for i in range(300)), _PYTHON)},
+    "no type, and nobody who knows it": {"m": ('backend: "python"\ninput { name: "a" dims: [ 1 ] }', _PYTHON)},
     "an enum that is no name": {"m": ('backend: "python"\ninput { name: "a" data_type: 99 dims: 1 }', _PYTHON)},
     "a number out of range": {"m": ('backend: "python"\nmax_batch_size: 99999999999999999999', _PYTHON)},
     "parameters without keys": {"m": ('backend: "python"\nparameters { }\nparameters { value { string_value: "x" } }\nparameters [ { key: "a" }, { key: "a" value { } } ]', _PYTHON)},

@@ -19,7 +19,7 @@ Cli = Callable[..., tuple[int, str, str]]
 #: Of broken repositories that are not ours, what must be found.
 FOUND = {
     "binary": "syntax", "braces": "syntax", "open lists": "syntax", "an ensemble of itself": "ensemble-steps", "two that hold each other": "ensemble-steps",
-    "long values": "parameter-value", "devices for folders": "path-missing", "model.yaml 2": "llmapi-differs", "model.yaml 14": "llmapi-differs",
+    "no type, and nobody who knows it": "tensor-type", "long values": "parameter-value", "devices for folders": "path-missing", "model.yaml 2": "llmapi-differs", "model.yaml 14": "llmapi-differs",
     "loops": "stray-folder", "a configuration that leads to itself": "syntax", "a configuration that is a folder": "syntax", "pipes": "syntax", "huge files": "syntax",
     "names of no encoding": "model-name", "versions that are none": "no-version", "stray folders": "stray-folder",
     "engine 0": "engine-folder", "engine 3": "engine-folder", "engine 7": "engine-folder", "engine 8": "engine-folder", "tokenizer 0": "tokenizer",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,9 +10,6 @@ from trtbuild.repo.lint import edits
 from trtbuild.repo.lint.findings import Problem, Rule
 from trtbuild.repo.lint.repository import Model, Repository
 from trtbuild.repo.proto import datatype_name
-
-#: What the other end of a wire is that begins at an input of the ensemble.
-OWN_INPUT = "the ensemble's input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +113,26 @@ def required_is_mapped(repository: Repository) -> Iterator[Problem]:
 
 def datatypes_agree(repository: Repository) -> Iterator[Problem]:
     """Find wires between tensors of different types."""
-    for wire, origin, here, there in connections(repository):
-        if here.data_type != there.data_type:
+    for wire, owner, here, there in connections(repository):
+        if 0 not in (here.data_type, there.data_type) and here.data_type != there.data_type:
             yield Problem(
                 wire.ensemble.file,
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' is {datatype_name(here.data_type)}, "
-                f"{origin} '{wire.name}' is {datatype_name(there.data_type)}",
+                f"{_other_end(wire, owner)} '{wire.name}' is {datatype_name(there.data_type)}",
                 "declare both with the same data_type",
                 line_in_step(wire.ensemble, wire.tensor, wire.member_name),
             )
 
 
 def dims_agree(repository: Repository) -> Iterator[Problem]:
-    """Find wires between tensors whose shapes can never be equal; -1 fits everything."""
-    for wire, origin, here, there in connections(repository):
-        same_length = len(here.dims) == len(there.dims)
-        pairs = zip(here.dims, there.dims, strict=True) if same_length else ()
-        if not same_length or any(-1 not in (a, b) and a != b for a, b in pairs):
+    """Find wires between tensors whose shapes can never be equal: -1 fits everything, and batches may be one more dimension."""
+    for wire, owner, here, there in connections(repository):
+        member = wire.member or owner
+        if not (_fit(here.dims, there.dims) or _fit(_shape(member, here), _shape(owner, there))):
             yield Problem(
                 wire.ensemble.file,
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' has dims {list(here.dims)}, "
-                f"{origin} '{wire.name}' has {list(there.dims)}",
+                f"{_other_end(wire, owner)} '{wire.name}' has {list(there.dims)}",
                 "declare both with the same dims",
                 line_in_step(wire.ensemble, wire.tensor, wire.member_name),
             )
@@ -149,7 +145,8 @@ def batch_size_fits(repository: Repository) -> Iterator[Problem]:
             member = repository.models.get(step.model_name)
             if member is None or member.config is None or member.is_completed:
                 continue
-            if model.config.max_batch_size > member.config.max_batch_size:
+            # A member without batches takes what the ensemble takes as one more dimension.
+            if model.config.max_batch_size > member.config.max_batch_size > 0:
                 yield Problem(
                     model.file,
                     f"max_batch_size {model.config.max_batch_size} exceeds the {member.config.max_batch_size} of '{member.folder}'",
@@ -204,19 +201,31 @@ def _wires(repository: Repository) -> Iterator[Wire]:
         yield from wires_of(repository, model)
 
 
-def connections(repository: Repository) -> Iterator[tuple[Wire, str, Any, Any]]:
-    """Yield each wire with what its other end is, and the declarations of both ends."""
+def connections(repository: Repository) -> Iterator[tuple[Wire, Model, Any, Any]]:
+    """Yield each wire with the model at its other end, the ensemble or the member of another step, and the declarations of both ends."""
     for model in ensembles(repository):
         wires = list(wires_of(repository, model))
         made = {wire.name: wire for wire in wires if wire.side == "output"}
         for wire in wires:
-            here = wire.declared()
-            own = _declaration(model, wire.side, wire.name)
-            there, origin = own, OWN_INPUT if wire.side == "input" else "the ensemble's output"
-            if own is None and wire.side == "input" and wire.name in made:
-                there, origin = made[wire.name].declared(), "the step's tensor"
+            here, owner = wire.declared(), model
+            there = _declaration(model, wire.side, wire.name)
+            if there is None and wire.side == "input" and (maker := made.get(wire.name)) is not None:
+                there, owner = maker.declared(), maker.member or model
             if here is not None and there is not None:
-                yield wire, origin, here, there
+                yield wire, owner, here, there
+
+
+def _other_end(wire: Wire, owner: Model) -> str:
+    return f"the ensemble's {wire.side}" if owner is wire.ensemble else "the step's tensor"
+
+
+def _fit(ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    return len(ours) == len(theirs) and all(-1 in (a, b) or a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def _shape(model: Model, tensor: Any) -> list[int]:
+    """Return a tensor's shape with the dimension of batches, where the model takes any."""
+    return [-1, *tensor.dims] if model.config.max_batch_size > 0 else list(tensor.dims)
 
 
 def _declaration(model: Model, side: str, name: str) -> Any:

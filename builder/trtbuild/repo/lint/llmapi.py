@@ -68,7 +68,12 @@ def arguments(repository: Repository) -> Iterator[Problem]:
         from trtbuild.trtllm.llm_args import LlmArgs
 
         if not release.has(Feature.LLM_API):
-            yield Problem(name, f"TensorRT-LLM {release} has no PyTorch backend for model '{model.folder}'", "serve it with 1.0.0 or later")  # fmt: skip
+            yield Problem(
+                name,
+                f"of TensorRT-LLM {release} the LLM API's arguments are not known: it was experimental there",
+                f"serve '{model.folder}' with 1.0.0 or later",
+                severity="warning",
+            )
             continue
         for key, value in data.items() if isinstance(data, dict) else ():
             if key in RESERVED or (key in TOP and TOP[key].refused):

@@ -95,7 +95,8 @@ def differs(repository: Repository) -> Iterator[Problem]:
                 rows = [row for row in signature.side(side) if row.name == tensor.name]
                 current = [row for row in rows if release is None or row.is_in(release)] or rows
                 if current and (what := _difference(model, side, tensor, current)):
-                    inferred = any(row.evidence == "inferred" for row in current)
+                    # Without a release the tables may be of another one than serves it.
+                    inferred = release is None or any(row.evidence == "inferred" for row in current)
                     yield Problem(
                         model.file,
                         f"{side} '{tensor.name}' {what}",
@@ -115,7 +116,8 @@ def _difference(model: Model, side: str, tensor: object, rows: list[Tensor]) -> 
     if dims and dims not in [row.dims for row in rows] and 0 not in dims:
         return f"has dims {list(dims)}, the backend has {' or '.join(str(list(row.dims)) for row in rows)}"
     is_scalar = tensor.HasField("reshape") and not tensor.reshape.shape  # type: ignore[attr-defined] # a protobuf message
-    if side == "input" and not tensor.optional and all(row.optional for row in rows):  # type: ignore[attr-defined] # a protobuf message
+    may_miss = side == "input" and not tensor.optional and tensor.name not in NEEDED["input"]  # type: ignore[attr-defined] # a protobuf message
+    if may_miss and all(row.optional for row in rows):
         return "is not optional, and the backend does without it: requests that leave it out fail"
     if side == "input" and is_scalar != rows[-1].scalar:
         return f"has {'a' if is_scalar else 'no'} reshape to no dimensions, the backend expects {'one' if rows[-1].scalar else 'none'}"
@@ -140,7 +142,7 @@ RULES: dict[str, Rule] = {
     "tensor-differs": Rule(
         "error", differs, "tensors of the core or of the BLS model with another type or shape than its backend reads and writes, or that clients should not have to send",
         "The backend takes the bytes as its own type: numbers are read wrongly, or requests fail. Logits are FP32 or FP16 (Triton specification 1.2, 1.8; field reports CR13, CR14). "
-        "A warning where the release's type could only be concluded.",
+        "A warning where the release is not known, or its type could only be concluded.",
         "Declare it as NVIDIA's template of the release does.",
     ),
 }  # fmt: skip

@@ -24,6 +24,8 @@ SETTINGS = "model.yaml"
 CORE = "tensorrt_llm"
 #: Backend that runs engines in C++.
 ENGINE_BACKEND = "tensorrtllm"
+#: Backends that know nothing about a model but what its configuration says.
+_INCOMPLETE = frozenset(["pytorch", "dali", "fil"])
 #: Why a configuration that does not exist cannot be parsed.
 ABSENT = "there is no such file"
 #: Largest config.pbtxt that is read; those of NVIDIA's repositories have some kilobytes.
@@ -83,6 +85,12 @@ class Model:
     def is_completed(self) -> bool:
         """Whether the server finds out its tensors and its batch size by itself: it declares no tensor."""
         return not (self.is_ensemble or self.config.input or self.config.output)
+
+    @property
+    def may_complete(self) -> bool:
+        """Whether its backend may find out what a tensor's declaration leaves out: from a model file, or by code of its own."""
+        named = self.config.backend or self.config.platform.partition("_")[0]
+        return not (self.is_ensemble or self.runs_engine or self.role or self.folder == CORE or named in _INCOMPLETE)
 
     @cached_property
     def values(self) -> dict[str, str]:

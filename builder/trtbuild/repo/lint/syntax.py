@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trtbuild.repo.lint import edits, pbtext
 from trtbuild.repo.lint.findings import Edit, Problem, Rule
 from trtbuild.repo.lint.names import MODEL_NAME
-from trtbuild.repo.lint.repository import Model, Repository
+from trtbuild.repo.lint.repository import ABSENT, CORE, SIGNS, Model, Repository
 from trtbuild.trtllm.backend_parameters import find_parameter, nearest
 
 PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}?|\{\{|\{%")
@@ -29,7 +29,7 @@ TELLING = frozenset(
         "model.dali",
     ]
 )
-#: Those of which the file alone is enough.
+#: Those of which the file alone is enough; of model.py, too, but a language model's cannot do without (seen with Triton 2.51).
 COMPLETE = TELLING - {"model.py", "model.json", "model.pt"}
 #: Backends of NVIDIA's containers (Triton documentation, "Where can I find all the backends"), and platforms that Triton's core knows. Others may be somebody's own.
 BACKENDS = ("tensorrtllm", "python", "vllm", "onnxruntime", "tensorrt", "tensorflow", "pytorch", "openvino", "dali", "fil", "identity", "repeat", "square",
@@ -85,7 +85,7 @@ def _effect(model: Model, key: str, node: pbtext.Node, placeholder: str) -> tupl
 def readable(repository: Repository) -> Iterator[Problem]:
     """Find configurations Triton cannot read."""
     for model in repository.models.values():
-        if model.is_stray or (model.text is None and _has_file(model, COMPLETE)):
+        if model.is_stray or (model.syntax_error == ABSENT and _needs_none(model)):
             continue
         if model.syntax_error:
             place = re.match(r"(\d+):\d+", model.syntax_error)
@@ -97,6 +97,12 @@ def readable(repository: Repository) -> Iterator[Problem]:
                 int(place[1]) if place else 0,
                 Edit(0, 1, "", "remove the byte order mark") if has_mark else None,
             )
+
+
+def _needs_none(model: Model) -> bool:
+    """Say whether the server makes a configuration itself; of a Python model too, unless it is one of a language model's."""
+    is_own = model.folder == CORE or model.folder in SIGNS
+    return _has_file(model, COMPLETE) or (not is_own and _has_file(model, frozenset(["model.py"])))
 
 
 def stray(repository: Repository) -> Iterator[Problem]:

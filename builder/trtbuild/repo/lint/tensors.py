@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtbuild.repo.lint import edits
+from trtbuild.repo.lint.code import MOST_BYTES
 from trtbuild.repo.lint.findings import Edit, Problem, Rule
+from trtbuild.repo.lint.reading import read_lenient
 from trtbuild.repo.lint.repository import Model, Repository
 
 
@@ -31,7 +33,7 @@ def datatype(repository: Repository) -> Iterator[Problem]:
     for model, tensor in _tensors(repository):
         if not tensor.name:
             yield Problem(model.file, "a tensor has no name", "name it")
-        if tensor.data_type == 0:
+        if tensor.data_type == 0 and not _is_completed(repository, model):
             yield Problem(
                 model.file,
                 f"tensor '{tensor.name}' has no data_type",
@@ -43,7 +45,7 @@ def datatype(repository: Repository) -> Iterator[Problem]:
 def dims(repository: Repository) -> Iterator[Problem]:
     """Find shapes Triton refuses."""
     for model, tensor in _tensors(repository):
-        if not tensor.dims:
+        if not tensor.dims and not _is_completed(repository, model):
             yield Problem(
                 model.file,
                 f"tensor '{tensor.name}' has no dims",
@@ -58,6 +60,14 @@ def dims(repository: Repository) -> Iterator[Problem]:
                     "use 1 or more, or -1 for any",
                     _line(model, tensor),
                 )
+
+
+def _is_completed(repository: Repository, model: Model) -> bool:
+    """Say whether the server may find out itself what a declaration leaves out; of a Python model its code says so."""
+    if not model.may_complete or model.config.backend != "python":
+        return model.may_complete
+    files = (repository.path / name for name in model.files if name.endswith(".py"))
+    return any("auto_complete_config" in read_lenient(file, most_bytes=MOST_BYTES) for file in files)
 
 
 def _tensors(repository: Repository) -> Iterator[tuple[Model, Any]]:

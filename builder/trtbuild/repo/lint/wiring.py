@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtbuild.repo.lint.ensemble import OWN_INPUT, Wire, connections, ensembles, line_in_step, wires_of
+from trtbuild.repo.lint.ensemble import Wire, connections, ensembles, line_in_step, wires_of
 from trtbuild.repo.lint.findings import Problem, Rule
-from trtbuild.repo.lint.repository import Model, Repository
+from trtbuild.repo.lint.repository import CORE, Model, Repository
 
 #: Input of a step -> the ensemble's input that belongs there, where the names differ (Triton specification 1.4).
 OUTER = {
@@ -50,8 +50,8 @@ def steps(repository: Repository) -> Iterator[Problem]:
 
 def optional(repository: Repository) -> Iterator[Problem]:
     """Find inputs that clients may leave out, and that the member needs."""
-    for wire, origin, here, there in connections(repository):
-        if origin == OWN_INPUT and there.optional and not here.optional:
+    for wire, owner, here, there in connections(repository):
+        if owner is wire.ensemble and wire.side == "input" and there.optional and not here.optional:
             yield Problem(
                 wire.ensemble.file,
                 f"input '{wire.name}' is optional, and '{wire.member_name}' needs it as '{wire.tensor}'",
@@ -67,6 +67,8 @@ def crossed(repository: Repository) -> Iterator[Problem]:
         wires = list(wires_of(repository, model))
         made = {wire.name: wire.tensor for wire in wires if wire.side == "output"}
         for wire in wires:
+            if wire.member is None or not (wire.member.runs_engine or wire.member.role or wire.member.folder == CORE):
+                continue  # of other people's models nobody knows what belongs together
             what, source = "", wire.name
             if wire.name in own[wire.side]:
                 what = _crossing(wire, own[wire.side])
