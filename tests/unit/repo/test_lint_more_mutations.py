@@ -114,6 +114,41 @@ ENGINE: dict[str, tuple[Mutation, set[str]]] = {
     "BLS that calls itself": (parameter("tensorrt_llm_model_name", "tensorrt_llm_bls", "tensorrt_llm_bls"), {"bls-member"}),
     "BLS that calls the ensemble": (parameter("tensorrt_llm_model_name", "ensemble", "tensorrt_llm_bls"), {"bls-member"}),
     "a decoupled preprocessing": (add("model_transaction_policy { decoupled: true }", "preprocessing"), {"decoupled-differs"}),
+    # queues and tensors, as in the tests of NVIDIA's server
+    "a priority that the queue does not have": (swap("preprocessing", "dynamic_batching {", "dynamic_batching { priority_levels: 3 default_priority_level: 4"), {"queue-policy"}),
+    "a policy for a priority that is not there": (
+        swap("preprocessing", "dynamic_batching {", "dynamic_batching { priority_levels: 3 default_priority_level: 2 priority_queue_policy { key: 0 value: { } }"), {"queue-policy"},
+    ),
+    "an order among priorities": (
+        swap("preprocessing", "dynamic_batching {", "dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1"), {"queue-policy"},
+    ),
+    "a control without values": (
+        swap("postprocessing", "dynamic_batching { }", 'sequence_batching { control_input { name: "START" control { kind: CONTROL_SEQUENCE_START } } }'), {"sequence-control"},
+    ),
+    "a control of two kinds": (
+        swap(
+            "postprocessing", "dynamic_batching { }",
+            'sequence_batching { control_input { name: "X" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } } }',
+        ),
+        {"sequence-control"},
+    ),
+    "a batched input of nobody": (
+        add('batch_input { kind: BATCH_ELEMENT_COUNT target_name: "n" data_type: TYPE_INT32 source_input: "QUESTION" }', "preprocessing"), {"batch-tensor"},
+    ),
+    "a batched output of nobody": (
+        add('batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "n" source_input: "QUERY" }', "preprocessing"), {"batch-tensor"},
+    ),
+    "a reshape to more": (swap("tensorrt_llm_bls", 'name: "seed" data_type: TYPE_UINT64 dims: [ 1 ]', 'name: "seed" data_type: TYPE_UINT64 dims: [ 1 ] reshape { shape: [ 2 ] }'), {"tensor-reshape"}),
+    "a reshape to nothing": (swap("tensorrt_llm_bls", 'name: "seed" data_type: TYPE_UINT64 dims: [ 1 ]', 'name: "seed" data_type: TYPE_UINT64 dims: [ 1 ] reshape { shape: [ 0 ] }'), {"tensor-reshape"}),
+    "a GPU below zero": (swap("postprocessing", "count: 1 kind: KIND_CPU", "count: 1 kind: KIND_GPU gpus: [ -1 ]"), {"instance-kind"}),
+    "an optimization of an ensemble": (add("optimization { priority: PRIORITY_MAX }", "ensemble"), {"ensemble-scheduling"}),
+    "a wire to nowhere": (
+        swap("ensemble", 'output_map { key: "INPUT_ID"', 'output_map { key: "PIXEL_VALUES" value: "_PIXELS" }\n    output_map { key: "INPUT_ID"'), {"ensemble-unused"},
+    ),
+    "a step that waits for itself": (
+        swap("ensemble", 'key: "input_lengths" value: "_REQUEST_INPUT_LEN"', 'key: "input_lengths" value: "_SEQUENCE_LENGTH"'),
+        {"ensemble-steps", "ensemble-unused", "ensemble-crossed"},
+    ),
     # instances and GPUs
     "GPUs beside KIND_CPU": (swap("postprocessing", "count: 1 kind: KIND_CPU", "count: 1 kind: KIND_CPU gpus: [ 0 ]"), {"instance-kind"}),
     "ids of the machine where the server counts anew": (

@@ -100,7 +100,7 @@ ENGINE_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "a required input missing": (
         both(line_with('name: "request_output_len"'), swap("ensemble", 'input_map { key: "request_output_len" value: "_REQUEST_OUTPUT_LEN" }', "")),
-        {"missing-tensor"},
+        {"missing-tensor", "ensemble-unused"},
     ),
     "an input nobody reads": (
         add('input { name: "temprature" data_type: TYPE_FP32 dims: [ 1 ] optional: true }'),

@@ -122,7 +122,7 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "wire from nowhere": (
         swap("ensemble", 'key: "input_ids" value: "_INPUT_ID"', 'key: "input_ids" value: "_IDS"'),
-        {"ensemble-unset"},
+        {"ensemble-unset", "ensemble-unused"},
     ),
     "two makers": (
         swap(
@@ -132,7 +132,7 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "required input left out": (
         swap("ensemble", 'input_map { key: "input_lengths" value: "_REQUEST_INPUT_LEN" }', ""),
-        {"ensemble-required"},
+        {"ensemble-required", "ensemble-unused"},
     ),
     "other type": (
         swap("ensemble", 'name: "top_p" data_type: TYPE_FP32', 'name: "top_p" data_type: TYPE_FP64'),

@@ -34,6 +34,14 @@ def instance_kind(repository: Repository) -> Iterator[Problem]:
     """Find GPUs named in the instance groups of a model whose backend does not look there, or beside KIND_CPU."""
     for model in repository.parsed():
         for group in model.config.instance_group:
+            if negative := [each for each in group.gpus if each < 0]:
+                yield Problem(
+                    model.file,
+                    f"an instance_group names GPU {negative[0]}",
+                    "count GPUs from 0",
+                    model.line("instance_group"),
+                    severity="error",
+                )
             if group.gpus and group.kind == 2:  # KIND_CPU
                 yield Problem(
                     model.file,

@@ -76,6 +76,16 @@ def declared_is_used(repository: Repository) -> Iterator[Problem]:
                         "map it, or remove the declaration",
                         model.tensor_line(side, tensor.name),
                     )
+        taken = {wire.name for wire in wires_of(repository, model) if wire.side == "input"}
+        taken |= {tensor.name for tensor in model.config.output}
+        for wire in wires_of(repository, model):
+            if wire.side == "output" and wire.name not in taken:
+                yield Problem(
+                    model.file,
+                    f"'{wire.name}', output '{wire.tensor}' of '{wire.member_name}', is taken by no step",
+                    "remove it from the output_map, or declare it as an output",
+                    line_in_step(model, wire.tensor, wire.member_name),
+                )
 
 
 def source_exists(repository: Repository) -> Iterator[Problem]:
@@ -161,6 +171,7 @@ def has_no_instances(repository: Repository) -> Iterator[Problem]:
         for field, wrong in (
             ("instance_group", "an ensemble cannot have an instance_group"),
             ("model_transaction_policy", "an ensemble takes its model_transaction_policy from its members"),
+            ("optimization", "an ensemble cannot have an optimization"),
         ):
             node = model.tree.first(field)
             if node is not None:
@@ -242,7 +253,7 @@ RULES: dict[str, Rule] = {
         "The server says `is mapping to non-existing input` (Triton specification 7.3).", "Name one of the member's tensors.",
     ),
     "ensemble-unused": Rule(
-        "error", declared_is_used, "inputs and outputs of an ensemble that no step takes or makes",
+        "error", declared_is_used, "inputs and outputs of an ensemble, and tensors between its steps, that nothing takes or makes",
         "The server says `is not used` (Triton specification 7.3).", "Map it, or remove the declaration.",
     ),
     "ensemble-unset": Rule(
@@ -268,7 +279,7 @@ RULES: dict[str, Rule] = {
         "Use at most the smallest of the members.",
     ),
     "ensemble-scheduling": Rule(
-        "error", has_no_instances, "instances or a transaction policy on an ensemble",
+        "error", has_no_instances, "instances, a transaction policy or an optimization on an ensemble",
         "An ensemble has neither: `instance group should not be specified` (Triton specification 1.4, 7.3).", "Remove it; `--fix` does.",
     ),
 }  # fmt: skip

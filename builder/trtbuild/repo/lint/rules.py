@@ -21,6 +21,7 @@ from trtbuild.repo.lint import (
     paths,
     public,
     remote_code,
+    schedulers,
     syntax,
     tensors,
     wiring,
@@ -31,7 +32,7 @@ from trtbuild.repo.lint.findings import Rule
 SECTIONS: dict[str, tuple[ModuleType, ...]] = {
     "Text and files": (syntax, code, names),
     "Parameters": (parameters,),
-    "Batching, instances and GPUs": (batching, devices),
+    "Batching, instances and GPUs": (batching, devices, schedulers),
     "Tensors": (tensors, public),
     "Ensembles": (ensemble, wiring),
     "Agreement between models": (agreement, drafts, llmapi),

@@ -44,6 +44,13 @@ def steps(repository: Repository) -> Iterator[Problem]:
                     f"use -1 for the newest, or one of: {', '.join(versions)}",
                     line,
                 )
+        for name, tensor in _waiting(model):
+            yield Problem(
+                model.file,
+                f"the step of '{name}' waits for '{tensor}' for ever: only steps behind it make it",
+                "take it from an input of the ensemble, or from a step that needs nothing of this one",
+                line_in_step(model, name),
+            )
         if circle := _circle(repository, model):
             yield Problem(model.file, f"it holds itself: {' -> '.join(circle)}", "take one of the steps out")
 
@@ -95,6 +102,20 @@ def _crossing(wire: Wire, own: set[str]) -> str:
         return f"'{wire.member_name}' has a '{wire.name}' itself"
     right = next((name for name in sorted(own) if name.casefold() == belongs.casefold()), "")
     return f"'{right}' belongs there" if right else ""
+
+
+def _waiting(model: Model) -> Iterator[tuple[str, str]]:
+    """Yield the member and a tensor of every step that never gets all that it takes, though somebody makes it."""
+    steps = list(model.config.ensemble_scheduling.step)
+    made = {name for step in steps for name in step.output_map.values()}
+    # What nobody makes is another rule's, and nothing waits for it here.
+    there = {name for step in steps for name in step.input_map.values()} - made
+    there |= {tensor.name for tensor in model.config.input}
+    while ready := [step for step in steps if there.issuperset(step.input_map.values())]:
+        steps = [step for step in steps if step not in ready]
+        there |= {name for step in ready for name in step.output_map.values()}
+    for step in steps:
+        yield step.model_name, min(set(step.input_map.values()) - there)
 
 
 def _circle(repository: Repository, start: Model) -> list[str]:
