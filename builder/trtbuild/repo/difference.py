@@ -75,7 +75,7 @@ def compare(a: Path, b: Path) -> list[Difference]:
     Raises:
         TrtbuildError: one of them is no repository, or a configuration cannot be parsed.
     """
-    ours, theirs = (read_repository(path).models for path in (a, b))
+    ours, theirs = (_models(path) for path in (a, b))
     found: list[Difference] = []
     for name in sorted({*ours, *theirs}):
         if name not in ours or name not in theirs:
@@ -84,6 +84,10 @@ def compare(a: Path, b: Path) -> list[Difference]:
             continue
         found.extend(_compare_facts(name, facts(a, ours[name]), facts(b, theirs[name])))
     return found
+
+
+def _models(path: Path) -> dict[str, Model]:
+    return {name: model for name, model in read_repository(path).models.items() if not model.is_stray}
 
 
 def facts(repository: Path, model: Model) -> dict[tuple[str, str], str]:

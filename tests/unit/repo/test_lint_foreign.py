@@ -140,6 +140,11 @@ def test_what_nobody_may_read_is_a_finding(tmp_path: Path) -> None:
         assert line in done.stdout
 
 
+def test_folders_that_are_no_models_are_not_compared(make: Callable[[str], Path], cli: Cli) -> None:
+    repository = make("stray folders")
+    assert cli("diff", repository, repository)[0] == 0
+
+
 @pytest.mark.parametrize("name", [*FINE, *BROKEN, *MADE])
 def test_diff_and_migrate_of_any_repository_end_in_an_answer(
     name: str, make: Callable[[str], Path], tmp_path: Path, cli: Cli

@@ -81,6 +81,15 @@ class TestExposure:
         assert check(case.repository).findings == ()
 
 
+def test_rendering_minds_no_launch_file_of_somebody(case: Case, cli: Cli) -> None:
+    cases.write("run.sh", "docker run --privileged nvcr.io/nvidia/tritonserver:25.06-py3 tritonserver --model-control-mode=poll\n")(case)  # fmt: skip
+    assert rules(case) == {"model-control", "privileged", "launch-image"}
+    cases.write("trtbuild.yaml", f"model: {{path: {case.root / 'checkpoint'}}}\ntarget: tensorrt\n")(case)
+    folders = ("--checkpoint", case.root / "checkpoint", "--engine", case.root / "engine")
+    code, _, err = cli("render", case.root / "trtbuild.yaml", *folders, "-o", case.root / "again")
+    assert code == 0, err
+
+
 class TestDevices:
     def test_a_gpu_that_is_not_there_is_refused(self, case: Case, cli: Cli) -> None:
         parameter("gpu_device_ids", "0,9")(case)

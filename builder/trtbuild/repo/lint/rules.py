@@ -42,6 +42,8 @@ SECTIONS: dict[str, tuple[ModuleType, ...]] = {
 }
 
 RULES: dict[str, Rule] = {name: rule for modules in SECTIONS.values() for module in modules for name, rule in module.RULES.items()}  # fmt: skip
+#: Those that look at files beside the repository, which are not its own.
+BESIDE = frozenset([*exposure.RULES, *launch_ranks.RULES])
 #: Where a rule is explained.
 PAGE = "docs/lint.md"
 
