@@ -19,7 +19,7 @@ SERVER = "tritonserver --model-repository=/models/repository"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Return a good repository for an engine of two ranks."""
-    return cases.make(tmp_path_factory.mktemp("made"), target="tensorrt", tensorrt_llm="1.2.1")
+    return cases.make(tmp_path_factory.mktemp("made"), target="tensorrt", tensorrt_llm="1.2.1", parallel={"tp_size": 2})
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ ENGINE: dict[str, tuple[Mutation, set[str]]] = {
         {"ensemble-crossed"},
     ),
     "a temperature for a length penalty": (
-        swap("ensemble", 'key: "len_penalty" value: "length_penalty"', 'key: "len_penalty" value: "temperature"'), {"ensemble-crossed", "ensemble-unused"},
+        swap("ensemble", 'key: "len_penalty" value: "length_penalty"', 'key: "len_penalty" value: "temperature"'), {"ensemble-crossed"},
     ),
     "bad words for stop words": (
         both(swap("ensemble", 'value: "bad_words"', 'value: "x"'), swap("ensemble", 'value: "stop_words"', 'value: "bad_words"'), swap("ensemble", 'value: "x"', 'value: "stop_words"')),
