@@ -18,7 +18,8 @@ from trtbuild.checks.engines import engine_faults
 from trtbuild.checks.fault import require_none
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
-from trtbuild.repo.draft import DRAFT, DraftBuild, DraftModel, draft_values
+from trtbuild.names import DRAFT
+from trtbuild.repo.draft import DraftBuild, DraftModel, draft_values
 from trtbuild.repo.engine_context import (
     batch_and_logits,
     engine_values,

@@ -19,9 +19,9 @@ from google.protobuf import text_encoding
 
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError
+from trtbuild.names import DRAFT
 from trtbuild.output import check_output, staged_folder
 from trtbuild.repo.context import CORE, STANDALONE, RepoContext
-from trtbuild.repo.draft import DRAFT
 from trtbuild.repo.lint import check
 from trtbuild.repo.lint.rules import BESIDE, RULES
 from trtbuild.repo.locate import templates_dir

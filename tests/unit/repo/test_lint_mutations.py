@@ -271,7 +271,7 @@ DRAFT_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
         {"draft-model"},
     ),
     "a draft model that is not there": (cases.remove("repository/tensorrt_llm_draft"), {"bls-member"}),
-    "a draft model that nobody calls": (without("tensorrt_llm_draft_model_name", "tensorrt_llm_bls"), {"draft-unused"}),
+    "a draft model that nobody calls": (without("tensorrt_llm_draft_model_name", "tensorrt_llm_bls"), {"draft-unused", "devices-overlap"}),
     "another vocabulary": (
         both(
             cases.engine("pretrained_config", "vocab_size", value=128),

@@ -8,7 +8,7 @@ from pathlib import Path
 from trtbuild.errors import TrtbuildError
 from trtbuild.repo.lint.facts import EngineFolder
 from trtbuild.repo.lint.findings import Problem, Rule
-from trtbuild.repo.lint.repository import Model, Repository
+from trtbuild.repo.lint.repository import CORE, Model, Repository
 from trtbuild.repo.proto import datatype_name
 from trtbuild.safetensors_file import refuse_lfs_pointer
 from trtbuild.trtllm.backend_parameters import BOOLEANS
@@ -63,7 +63,7 @@ def batch_size(repository: Repository) -> Iterator[Problem]:
 
 def limits(repository: Repository) -> Iterator[Problem]:
     """Find limits that trtbuild's preprocessing and postprocessing state, and that the engine does not have."""
-    for _, engine in _engines(repository):
+    for engine in (each for core, each in _engines(repository) if core.folder == CORE):
         for model in (each for each in repository.parsed() if each.role):
             longest, asked = engine.build.get("max_seq_len"), _number(model, "max_seq_len")
             if isinstance(longest, int) and asked is not None and asked > longest:
