@@ -60,7 +60,8 @@ class Engine:
         found = cls(path, str(config.get("version", "")), pretrained, build)
         if max(found.mapping.values()) > MOST_RANKS:  # its sizes are numbers
             raise TrtbuildError(
-                f"{file}: pretrained_config.mapping says {max(found.mapping.values())} ranks", hint="copy the file again"
+                f"{file}: pretrained_config.mapping says {max(found.mapping.values())} ranks",
+                hint="copy the file again",
             )
         return found
 

@@ -52,7 +52,7 @@ def read_bytes(file: Path, *, most_bytes: int) -> bytes:
     try:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise Unreadable("Is a directory" if stat.S_ISDIR(status.st_mode) else "it is no plain file")
+            raise Unreadable("Is a directory" if stat.S_ISDIR(status.st_mode) else "it is no regular file")
         if status.st_size > most_bytes:
             raise Unreadable(f"it has {status.st_size} bytes; more than {most_bytes} are not read")
         return file.read_bytes()
