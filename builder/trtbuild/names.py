@@ -51,3 +51,5 @@ SMOOTHQUANT_MODES: dict[SmoothQuantMode, str] = {
 FEEDS = ("auto", "original", "quantized")
 #: Folder of a checkpoint of rank files that holds the tokenizer.
 TOKENIZER_FOLDER = "tokenizer"
+#: Triton model of a draft model, as upstream's documentation has it.
+DRAFT = "tensorrt_llm_draft"

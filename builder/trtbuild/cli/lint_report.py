@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trtbuild.console import print_json, print_text
-from trtbuild.repo.lint.fix import Fixed
-from trtbuild.repo.lint.run import Report
+
+if TYPE_CHECKING:
+    from trtbuild.repo.lint.fix import Fixed
+    from trtbuild.repo.lint.run import Report
 
 logger = logging.getLogger(__name__)
+#: A value that is quoted may have any length.
+_MOST_CHARACTERS = 1000
 
 
 def explain_rule(name: str) -> None:
@@ -33,7 +38,7 @@ def show(report: Report, form: str, fixed: Sequence[Fixed], *, dry_run: bool) ->
         dry_run: whether they were not made; text then shows them as a diff.
     """
     for note in report.notes:
-        logger.warning("note: %s", note)
+        logger.warning("note: %s", one_line(note))
     if form == "sarif":
         from trtbuild.repo.lint.sarif import as_sarif
 
@@ -61,4 +66,21 @@ def _show_text(report: Report, fixed: Sequence[Fixed], *, dry_run: bool) -> None
     if dry_run and fixed:
         return
     for finding in report.findings:
-        print_text(f"{finding.rule}: {finding.severity}: {finding.place}: {finding.message}; {finding.fix}")
+        print_text(one_line(f"{finding.rule}: {finding.severity}: {finding.place}: {finding.message}; {finding.fix}"))
+    if not report.findings:
+        logger.info("%s: nothing found: %s", report.path, summary(report))
+
+
+def summary(report: Report) -> str:
+    """Return what was checked, in one line."""
+    variant = f" of variant {report.variant}" if report.variant else ""
+    release = (
+        f"TensorRT-LLM {report.release} ({report.origin})" if report.release else "no release of TensorRT-LLM known"
+    )
+    return f"{report.rules} rules on {report.files} files of {report.models} model(s){variant}, {release}"
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, and without what a terminal takes for commands: names and values may be anybody's."""
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}..."

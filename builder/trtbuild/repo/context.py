@@ -18,7 +18,8 @@ from trtbuild.checks.engines import engine_faults
 from trtbuild.checks.fault import require_none
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, resolve_limits
-from trtbuild.repo.draft import DRAFT, DraftBuild, DraftModel, draft_values
+from trtbuild.names import DRAFT
+from trtbuild.repo.draft import DraftBuild, DraftModel, draft_values
 from trtbuild.repo.engine_context import (
     batch_and_logits,
     engine_values,
@@ -29,8 +30,6 @@ from trtbuild.repo.engine_settings import Value
 from trtbuild.repo.signatures import Signatures, signatures
 from trtbuild.repo.waiting import Queue
 from trtbuild.spec import Deployment, Section
-from trtbuild.trtllm.llm_serve import dump
-from trtbuild.trtllm.llm_settings import Facts, arguments
 from trtbuild.trtllm.versions import DEFAULT, Feature, find_release
 
 logger = logging.getLogger(__name__)
@@ -104,7 +103,11 @@ class RepoContext(Section, frozen=True, kw_only=True):
     @property
     def llm_args_yaml(self) -> str:
         """The arguments of the LLM API as YAML; empty for other variants."""
-        return dump(self.llm_args) if self.llm_args else ""
+        if not self.llm_args:
+            return ""
+        from trtbuild.trtllm.llm_serve import dump  # the tables of the LLM API come along, which others do without
+
+        return dump(self.llm_args)
 
     def values(self) -> dict[str, Any]:
         """Return every name a template may use with its value."""
@@ -247,6 +250,8 @@ def _of_llm_api(
             "serving.chat_template is on, and the model of target pytorch takes prompts as they are",
             hint="set it to false and send prompts with the template applied, or serve chats with trtllm-serve (serve.sh of the build)",
         )
+    from trtbuild.trtllm.llm_settings import Facts, arguments  # other variants do without these tables
+
     facts = Facts(
         deployment,
         release,

@@ -16,6 +16,7 @@ import yaml
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.foreign_yaml import plain_yaml
+from trtbuild.repo.lint.reading import files_below
 from trtbuild.repo.lint.repository import CONFIG, Model, read_repository
 from trtbuild.repo.proto import as_dict
 
@@ -41,6 +42,9 @@ _ORDERED = frozenset({"dims", "shape", "preferred_batch_size", "reshape"})
 _IGNORED_FOLDERS = frozenset({"__pycache__"})
 _DIGEST_CHARACTERS = 12
 _CHUNK_BYTES = 2**20
+#: Files that count by what they say -> how they are read, and the largest of them; a larger one is compared as it is.
+_SAID: dict[str, Callable[[str], Any]] = {".yaml": plain_yaml, ".yml": plain_yaml, ".json": json.loads}
+_MOST_SAID_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def compare(a: Path, b: Path) -> list[Difference]:
     Raises:
         TrtbuildError: one of them is no repository, or a configuration cannot be parsed.
     """
-    ours, theirs = (read_repository(path).models for path in (a, b))
+    ours, theirs = (_models(path) for path in (a, b))
     found: list[Difference] = []
     for name in sorted({*ours, *theirs}):
         if name not in ours or name not in theirs:
@@ -80,6 +84,10 @@ def compare(a: Path, b: Path) -> list[Difference]:
             continue
         found.extend(_compare_facts(name, facts(a, ours[name]), facts(b, theirs[name])))
     return found
+
+
+def _models(path: Path) -> dict[str, Model]:
+    return {name: model for name, model in read_repository(path).models.items() if not model.is_stray}
 
 
 def facts(repository: Path, model: Model) -> dict[tuple[str, str], str]:
@@ -98,37 +106,46 @@ def facts(repository: Path, model: Model) -> dict[tuple[str, str], str]:
             found[ASPECTS.get(field, "settings"), place] = text
     for version in model.versions:
         found["files", f"version {version}"] = "there"
-    for name in model.files:
-        file = repository / name
-        if not _IGNORED_FOLDERS.isdisjoint(file.parts) or file.name.startswith("."):
-            continue
-        found["files", name.removeprefix(f"{model.folder}/")] = digest(file)
-    for file in sorted((repository / model.folder).rglob("*")):
+    for file in sorted(files_below(repository / model.folder)):
         name = file.relative_to(repository / model.folder).as_posix()
-        if file.is_file() and name != CONFIG and name.split("/")[0] not in model.versions and not _is_hidden(name):
+        if name != CONFIG and not _is_hidden(name):
             found["files", name] = digest(file)
     return found
 
 
 def digest(file: Path) -> str:
-    """Return the first digits of the SHA-256 of a file; of YAML and JSON that can be read, that of what it says."""
-    readers: dict[str, Callable[[str], Any]] = {
-        ".yaml": plain_yaml,
-        ".yml": plain_yaml,
-        ".json": json.loads,
-    }
-    if reader := readers.get(file.suffix):
-        try:
-            said = json.dumps(reader(file.read_text(encoding="utf-8")), sort_keys=True)
-        except (ValueError, TypeError, RecursionError, yaml.YAMLError):
-            pass  # compared as it is
-        else:
+    """Return the first digits of the SHA-256 of a file; of YAML and JSON that can be read, that of what it says.
+
+    Raises:
+        TrtbuildError: it cannot be read.
+    """
+    try:
+        if file.suffix in _SAID and (said := _said(file)) is not None:
             return hashlib.sha256(said.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    found = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            found.update(chunk)
-    return found.hexdigest()[:_DIGEST_CHARACTERS]
+        found = hashlib.sha256()
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                found.update(chunk)
+        return found.hexdigest()[:_DIGEST_CHARACTERS]
+    except OSError as error:
+        raise TrtbuildError(f"{file} cannot be read: {error.strerror}", hint="check its permissions") from error
+
+
+def _said(file: Path) -> str | None:
+    """Return what a YAML or JSON file says in one spelling; None when it cannot be read as such, and is compared as it is."""
+    if file.stat().st_size > _MOST_SAID_BYTES:
+        return None
+    try:
+        text = file.read_text(encoding="utf-8")
+        if (
+            file.suffix != ".json"
+            and "*" in text
+            and any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text))
+        ):
+            return None  # a few lines of aliases may stand for more than there is memory
+        return json.dumps(_SAID[file.suffix](text), sort_keys=True)
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError):
+        return None
 
 
 def _is_hidden(name: str) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, positions
-from trtbuild.names import TOKENIZER_FOLDER
+from trtbuild.names import DRAFT, TOKENIZER_FOLDER
 from trtbuild.repo.engine_context import PERIODS_MS
 from trtbuild.repo.engine_settings import Value, engine_parameters
 from trtbuild.repo.placement import beside, lies_within, placement
@@ -31,8 +31,6 @@ from trtbuild.trtllm.versions import Release
 
 logger = logging.getLogger(__name__)
 
-#: Name of the model, as upstream's documentation has it.
-DRAFT = "tensorrt_llm_draft"
 MODE = "draft_target"
 #: Target -> folder of a build that its core runs.
 _SERVED = {"tensorrt": "engine", "reference": "checkpoint"}

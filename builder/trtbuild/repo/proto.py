@@ -7,6 +7,7 @@ protobuf only, so it is loaded by its file.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,8 @@ from google.protobuf import text_format
 from trtbuild.errors import TrtbuildError
 
 _MODULE = "tritonclient.grpc.model_config_pb2"
+#: Where a message of protobuf's quotes the whole line, and how much of that is shown.
+_QUOTED, _MOST_QUOTED = re.compile(r"(?s)(?<=: )'.*'(?=: )"), 80
 
 
 class ConfigSyntaxError(Exception):
@@ -32,7 +35,9 @@ def parse_config(text: str) -> Any:
     try:
         return text_format.Parse(text, _messages().ModelConfig())
     except text_format.ParseError as error:
-        raise ConfigSyntaxError(str(error)) from error
+        raise ConfigSyntaxError(_QUOTED.sub(_shorten, str(error))) from error
+    except RecursionError as error:
+        raise ConfigSyntaxError("1:1 : it is nested too deeply") from error
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -45,6 +50,10 @@ def as_dict(config: Any) -> dict[str, Any]:
 def datatype_name(value: int) -> str:
     """Return the name of a DataType number, e.g. TYPE_INT32."""
     return str(_messages().DataType.Name(value))
+
+
+def _shorten(match: re.Match[str]) -> str:
+    return match[0] if len(match[0]) <= _MOST_QUOTED else f"{match[0][:_MOST_QUOTED]}...'"
 
 
 @cache

@@ -19,10 +19,11 @@ from google.protobuf import text_encoding
 
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError
+from trtbuild.names import DRAFT
 from trtbuild.output import check_output, staged_folder
 from trtbuild.repo.context import CORE, STANDALONE, RepoContext
-from trtbuild.repo.draft import DRAFT
-from trtbuild.repo.lint import lint
+from trtbuild.repo.lint import check
+from trtbuild.repo.lint.rules import BESIDE, RULES
 from trtbuild.repo.locate import templates_dir
 from trtbuild.repo.template_environment import TemplateEnvironment
 
@@ -135,7 +136,8 @@ def _tidy(text: str) -> str:
 
 
 def _check(repository: Path) -> None:
-    errors = [finding for finding in lint(repository) if finding.severity == "error"]
+    findings = check(repository, rules=RULES.keys() - BESIDE).findings
+    errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise TrtbuildError(
             "the rendered repository would not serve: "

@@ -64,7 +64,8 @@ def _has_chat_template(folder: Path, config: dict[str, Any]) -> bool:
         return True
     inline = config.get("chat_template")
     if isinstance(inline, list):
-        return any(entry.get("name") == "default" and entry.get("template") for entry in inline)
+        named = (entry for entry in inline if isinstance(entry, dict))
+        return any(entry.get("name") == "default" and entry.get("template") for entry in named)
     return bool(inline)
 
 

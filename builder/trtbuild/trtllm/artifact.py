@@ -15,6 +15,7 @@ from trtbuild import manifest
 from trtbuild.errors import TrtbuildError
 from trtbuild.gpus import find_gpu
 from trtbuild.source import read_json
+from trtbuild.trtllm.engine import MOST_RANKS
 
 #: An SM number as tools write it: 90, sm90, sm_90a, 9.0.
 _SM = re.compile(r"(?:sm_?)?(\d+)\.?(\d)[af]?")
@@ -168,15 +169,17 @@ def _old_world_size(builder: Mapping[str, Any], file: Path) -> int:
 
 def _size(found: Mapping[str, Any], key: str, file: Path) -> int:
     value = found.get(key, 1)
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or not 1 <= value <= MOST_RANKS:
         raise TrtbuildError(f"{file}: {key} = {value!r} is no number of ranks", hint="build or convert it again")
     return value
 
 
 def _rank_bytes(folder: Path, world_size: int, *names: str) -> tuple[int, ...]:
     """Return the bytes that each rank's files hold; empty when a rank has none, since then nothing can be said."""
-    sizes = []
+    sizes: list[int] = []
     for rank in range(world_size):
         files = [file for name in names if (file := folder / name.format(rank)).is_file()]
         sizes.append(sum(file.stat().st_size for file in files))
-    return tuple(sizes) if all(sizes) else ()
+        if not sizes[-1]:
+            return ()
+    return tuple(sizes)

@@ -15,6 +15,8 @@ from trtbuild.source import read_json
 
 #: `SpeculativeDecodingMode`, whose numbers build_config holds (tensorrt_llm/models/modeling_utils.py; an IntFlag, so powers of two).
 _SPECULATION = ("none", "draft_tokens_external", "medusa", "lookahead_decoding", "explicit_draft_tokens", "eagle")
+#: More ranks than any machine has; a config.json that says more is damaged.
+MOST_RANKS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Engine:
         """Read config.json of an engine folder.
 
         Raises:
-            TrtbuildError: it is none, or of a generation before build_config and pretrained_config (field report VC03).
+            TrtbuildError: it is none, its mapping holds no sizes, or it is of a generation before build_config and pretrained_config (field report VC03).
         """
         file = path / "config.json"
         config = read_json(file)
@@ -56,7 +58,11 @@ class Engine:
         _check_sections(file, build, ("plugin_config", "lora_config"))
         _check_sections(file, pretrained, ("mapping", "quantization"))
         found = cls(path, str(config.get("version", "")), pretrained, build)
-        _ = found.mapping  # its sizes are numbers
+        if max(found.mapping.values()) > MOST_RANKS:  # its sizes are numbers
+            raise TrtbuildError(
+                f"{file}: pretrained_config.mapping says {max(found.mapping.values())} ranks",
+                hint="copy the file again",
+            )
         return found
 
     @property

@@ -76,7 +76,7 @@ def write_stock(folder: Path, release: Release) -> Path:
         (folder / model / "config.pbtxt").write_text(f"# Copyright of somebody\n\n{text}\n")
         if model != "ensemble":
             trust = "tokenizer = load(trust_remote_code=True)\n" if model in ("preprocessing", "postprocessing") else ""
-            (folder / model / "1" / "model.py").write_text(trust)
+            (folder / model / "1" / "model.py").write_text(f"{trust}\nclass TritonPythonModel: ...\n")
     return folder
 
 
@@ -86,7 +86,7 @@ def write_llmapi(folder: Path, release: Release, *, decoupled: bool) -> Path:
     group = "instance_group [\n  {\n    count: 1\n    kind: KIND_CPU\n  }\n]\n"
     head = 'name: "tensorrt_llm"\nbackend: "python"\n'
     (folder / "tensorrt_llm" / "config.pbtxt").write_text(head + _tensors(LLMAPI, release) + group)
-    (folder / "tensorrt_llm" / "1" / "model.py").write_text("")
+    (folder / "tensorrt_llm" / "1" / "model.py").write_text("class TritonPythonModel: ...\n")
     (folder / "tensorrt_llm" / "1" / "model.yaml").write_text(
         "model: TinyLlama/TinyLlama-1.1B-Chat-v1.0\nbackend: pytorch\ntensor_parallel_size: 1\n"
         f"triton_config:\n  max_batch_size: 0\n  decoupled: {decoupled}\n"

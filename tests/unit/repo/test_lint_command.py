@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cli.test_command_line import modules_after
 from tests.unit.repo import lint_cases as cases
 from tests.unit.repo.lint_cases import Case, both, parameter
 
@@ -30,8 +29,21 @@ def case(made: Case, tmp_path: Path) -> Case:
     return cases.copy(made, tmp_path)
 
 
-def test_a_good_repository_is_0_and_silent(case: Case, cli: Cli) -> None:
-    assert cli("lint", case.repository) == (0, "", "")
+def test_of_a_good_repository_one_line_says_what_was_checked(case: Case, cli: Cli) -> None:
+    code, out, err = cli("lint", case.repository)
+    assert (code, out, err.count("\n")) == (0, "", 1)
+    rules, files = len(RULES), sum(file.is_file() for file in case.repository.rglob("*")) - 1  # without the manifest
+    assert f"nothing found: {rules} rules on {files} files of 5 model(s) of variant engine" in err
+    assert f"TensorRT-LLM 1.2.1 (the engine {case.root / 'engine'})" in err
+    assert cli("lint", case.repository, "--quiet") == (0, "", "")
+    assert "nothing found: 1 rules on" in cli("lint", case.repository, "--select", "unfilled")[2]
+
+
+@pytest.mark.parametrize("form", ["json", "sarif"])
+def test_other_formats_say_nothing_beside_the_document(case: Case, cli: Cli, form: str) -> None:
+    code, out, err = cli("lint", case.repository, "--format", form)
+    assert (code, err) == (0, "")
+    assert json.loads(out)
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 3)])
@@ -116,7 +128,7 @@ class TestPaths:
         assert code == 0
         assert "path-missing: warning" in out
         assert "--path-map HERE=THERE" in out
-        assert cli("lint", case.repository, "--path-map", f"{case.root}=/models") == (0, "", "")
+        assert cli("lint", case.repository, "--path-map", f"{case.root}=/models", "-q") == (0, "", "")
         cases.engine("build_config", "max_batch_size", value=4)(case)
         assert "engine-batch-size" in cli("lint", case.repository, "--path-map", f"{case.root}=/models")[1]
         code, out, _ = cli("lint", case.repository, "--path-map", f"{tmp_path / 'other'}=/models")
@@ -202,10 +214,21 @@ def test_sarif_has_what_its_schema_requires(case: Case, cli: Cli) -> None:
         assert "parameters" in line
 
 
-def test_lint_imports_neither_torch_nor_transformers_nor_grpc(case: Case) -> None:
-    script = (
-        "import sys; from pathlib import Path; from trtbuild.repo.lint import check; check(Path(sys.argv[1]));"
-        "print(sorted({'torch', 'numpy', 'transformers', 'tokenizers', 'grpc', 'jinja2', 'pydantic', 'yaml'} & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", script, str(case.repository)], capture_output=True, text=True, check=True)  # fmt: skip
-    assert result.stdout.strip() == "[]"
+#: What linting and rendering do without, as far as nothing asks for it.
+UNUSED = {
+    "torch", "numpy", "transformers", "tokenizers", "safetensors", "grpc", "tritonclient", "pydantic", "rich", "trtbuild.trtllm.llm_args", "trtbuild.trtllm.llm_serve",
+    "trtbuild.trtllm.llm_settings", "trtbuild.repo.lint.fix", "trtbuild.repo.lint.sarif", "trtbuild.repo.lint.settings", "trtbuild.unified_checkpoint",
+}  # fmt: skip
+
+
+def test_linting_imports_only_what_it_uses(case: Case) -> None:
+    unused = UNUSED | {"jinja2", "yaml", "msgspec", "trtbuild.spec", "trtbuild.repo.lint.select"}
+    assert not modules_after("lint", str(case.repository)) & unused
+
+
+def test_rendering_imports_only_what_it_uses(case: Case) -> None:
+    spec = case.root / "trtbuild.yaml"
+    spec.write_text(f"model: {{path: {case.root / 'checkpoint'}}}\ntarget: tensorrt\ntensorrt_llm: 1.2.1\n")
+    options = ("--checkpoint", case.root / "checkpoint", "--engine", case.root / "engine", "-o", case.root / "out")
+    assert not modules_after("render", str(spec), *map(str, options), "--quiet") & UNUSED
+    assert (case.root / "out" / "ensemble" / "config.pbtxt").is_file()

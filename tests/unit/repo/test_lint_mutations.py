@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.repo import lint_cases as cases
 from tests.unit.repo.lint_cases import Case, Mutation, add, both, line_with, parameter, swap, swap_in, without, write
+from tests.unit.repo.test_lint_more_mutations import ENGINE as MORE
+from tests.unit.repo.test_lint_more_mutations import LLMAPI as MORE_LLMAPI
 from tests.unit.repo.test_repo_lint import MUTATIONS as REFERENCE_MUTATIONS
 
 from trtbuild.repo.lint import check
@@ -98,7 +100,7 @@ ENGINE_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "a required input missing": (
         both(line_with('name: "request_output_len"'), swap("ensemble", 'input_map { key: "request_output_len" value: "_REQUEST_OUTPUT_LEN" }', "")),
-        {"missing-tensor"},
+        {"missing-tensor", "ensemble-unused"},
     ),
     "an input nobody reads": (
         add('input { name: "temprature" data_type: TYPE_FP32 dims: [ 1 ] optional: true }'),
@@ -205,7 +207,7 @@ ENGINE_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
         {"chat-template"},
     ),
     "remote code by a dictionary": (
-        swap_in("repository/preprocessing/1/tokenizer.py", "import", 'OPTIONS = {"trust_remote_code": True}\nimport'),
+        swap_in("repository/preprocessing/1/tokenizer.py", "annotations\n", 'annotations\nOPTIONS = {"trust_remote_code": True}\n'),
         {"remote-code"},
     ),
     "remote code in the Python models": (
@@ -233,7 +235,7 @@ ENGINE_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "a link out of the repository": (
         cases.link("repository/preprocessing/1/words.py", "serve.sh"),
-        {"link-leads-out"},
+        {"link-leads-out", "python-code"},
     ),
     "no backend": (swap("tensorrt_llm", 'backend: "tensorrtllm"', ""), {"no-backend"}),
 }  # fmt: skip
@@ -250,7 +252,7 @@ LLMAPI_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     "code of the model's author": (swap_in("repository/tensorrt_llm/1/model.yaml", "triton_config:", "trust_remote_code: true\ntriton_config:"), {"remote-code"}),
     "fewer devices than ranks": (parameter("gpu_device_ids", "0"), {"llmapi-devices"}),
     "a model that is nowhere": (swap_in("repository/tensorrt_llm/1/model.yaml", "/checkpoint\n", "/nothing\n"), {"path-missing"}),
-    "a model without a path": (swap_in("repository/tensorrt_llm/1/model.yaml", "triton_config:", "tokenizer: ./tok\ntriton_config:"), {"path-relative"}),
+    "a model without a path": (swap_in("repository/tensorrt_llm/1/model.yaml", "tokenizer: /", "tokenizer: ./"), {"path-relative"}),
 }  # fmt: skip
 
 #: The same for a repository with a draft model.
@@ -269,7 +271,7 @@ DRAFT_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
         {"draft-model"},
     ),
     "a draft model that is not there": (cases.remove("repository/tensorrt_llm_draft"), {"bls-member"}),
-    "a draft model that nobody calls": (without("tensorrt_llm_draft_model_name", "tensorrt_llm_bls"), {"draft-unused"}),
+    "a draft model that nobody calls": (without("tensorrt_llm_draft_model_name", "tensorrt_llm_bls"), {"draft-unused", "devices-overlap"}),
     "another vocabulary": (
         both(
             cases.engine("pretrained_config", "vocab_size", value=128),
@@ -350,7 +352,7 @@ def test_a_mistake_is_found_under_its_name(good: Callable[[str], Case], tmp_path
 
 
 def test_every_rule_is_tried() -> None:
-    tables: tuple[dict[str, Any], ...] = (REFERENCE_MUTATIONS, *MUTATIONS.values())
+    tables: tuple[dict[str, Any], ...] = (REFERENCE_MUTATIONS, *MUTATIONS.values(), MORE, MORE_LLMAPI)
     assert {rule for table in tables for _, rules in table.values() for rule in rules} == set(RULES)
 
 
@@ -366,6 +368,11 @@ def test_a_rank_that_opens_no_port_may_be_told_what_to_load(good: Callable[[str]
         case
     )
     assert [(each.rule, each.severity) for each in check(case.repository).findings] == [("model-control", "warning")]
+    closed = "--allow-http=false --allow-grpc=false"
+    write("serve.sh", f"mpirun -n 1 tritonserver : -n 1 tritonserver --model-control-mode=explicit {closed}\n")(case)
+    assert check(case.repository).findings == ()
+    write("serve.sh", f"mpirun -n 1 tritonserver --model-control-mode=poll : -n 1 tritonserver {closed}\n")(case)
+    assert [each.rule for each in check(case.repository).findings] == ["model-control"]
     write("serve.sh", "# never: tritonserver --model-control-mode=explicit\ntritonserver\n")(case)
     assert check(case.repository).findings == ()
 

@@ -107,7 +107,7 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
         swap("preprocessing", "preferred_batch_size: [ 16 ]", "preferred_batch_size: [ 17 ]"),
         {"batch-size"},
     ),
-    "input twice": (swap("tensorrt_llm_bls", 'name: "top_p"', 'name: "top_k"'), {"duplicate-tensor"}),
+    "input twice": (swap("tensorrt_llm_bls", 'name: "top_p"', 'name: "top_k"'), {"duplicate-tensor", "tensor-differs"}),
     "no type": (swap("tensorrt_llm_bls", "data_type: TYPE_BOOL ", ""), {"tensor-type"}),
     "dimension of zero": (swap("tensorrt_llm_bls", "dims: [ -1, 3 ]", "dims: [ -1, 0 ]"), {"tensor-dims"}),
     "no dimensions": (swap("tensorrt_llm_bls", "dims: [ -1, 3 ]", "dims: [ ]"), {"tensor-dims"}),
@@ -122,7 +122,7 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "wire from nowhere": (
         swap("ensemble", 'key: "input_ids" value: "_INPUT_ID"', 'key: "input_ids" value: "_IDS"'),
-        {"ensemble-unset"},
+        {"ensemble-unset", "ensemble-unused"},
     ),
     "two makers": (
         swap(
@@ -132,7 +132,7 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     ),
     "required input left out": (
         swap("ensemble", 'input_map { key: "input_lengths" value: "_REQUEST_INPUT_LEN" }', ""),
-        {"ensemble-required"},
+        {"ensemble-required", "ensemble-unused"},
     ),
     "other type": (
         swap("ensemble", 'name: "top_p" data_type: TYPE_FP32', 'name: "top_p" data_type: TYPE_FP64'),
@@ -219,7 +219,7 @@ def test_an_ensemble_of_other_models_is_checked_by_itself(tmp_path: Path) -> Non
     for name, text in (("double", double), ("chain", chain)):
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "config.pbtxt").write_text(text)
-    (tmp_path / "double" / "1" / "model.py").write_text("")
+    (tmp_path / "double" / "1" / "model.py").write_text("class TritonPythonModel: ...\n")
     assert lint(tmp_path) == []
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from trtbuild.repo.lint.findings import Problem, Rule
 from trtbuild.repo.lint.repository import CORE, Model, Repository
 from trtbuild.repo.proto import datatype_name
 
 CHAIN = ("preprocessing", CORE, "postprocessing", "ensemble", "tensorrt_llm_bls")
+
+#: Models whose code returns one answer for each request, which a decoupled model may not (Triton specification 8, issue 488).
+_SINGLE = ("preprocessing", "postprocessing")
 
 
 def batch_sizes(repository: Repository) -> Iterator[Problem]:
@@ -24,7 +28,15 @@ def batch_sizes(repository: Repository) -> Iterator[Problem]:
 
 
 def decoupled(repository: Repository) -> Iterator[Problem]:
-    """Find BLS models that stream where the core does not, or the other way round."""
+    """Find BLS models that stream where the core does not, or the other way round, and models that never stream and say so."""
+    for model in repository.parsed():
+        if model.role in _SINGLE and model.config.model_transaction_policy.decoupled:
+            yield Problem(
+                model.file,
+                f"decoupled is true, and {model.role} gives one answer for each request",
+                "remove model_transaction_policy",
+                model.line("model_transaction_policy"),
+            )
     for model, core in _chain(repository, ("tensorrt_llm_bls",)):
         mine, its = (m.config.model_transaction_policy.decoupled for m in (model, core))
         if mine != its:
@@ -38,10 +50,10 @@ def decoupled(repository: Repository) -> Iterator[Problem]:
 
 def tokenizer_dirs(repository: Repository) -> Iterator[Problem]:
     """Find a postprocessing that decodes with another tokenizer than preprocessing encodes with."""
-    models = [repository.models.get(name) for name in ("preprocessing", "postprocessing")]
-    read = [model for model in models if model is not None and model.config is not None]
+    roles = {model.role: model for model in repository.parsed()}
+    read = [roles[name] for name in ("preprocessing", "postprocessing") if name in roles]
     folders = [model.parameters().get("tokenizer_dir", "") for model in read]
-    if len(read) == 2 and folders[0] != folders[1]:
+    if len(read) == 2 and PurePosixPath(folders[0]) != PurePosixPath(folders[1]):
         yield Problem(
             read[1].file,
             f"tokenizer_dir is '{folders[1]}', {read[0].file} has '{folders[0]}'",
@@ -52,9 +64,8 @@ def tokenizer_dirs(repository: Repository) -> Iterator[Problem]:
 
 def postprocessing_instances(repository: Repository) -> Iterator[Problem]:
     """Find a postprocessing with several instances, which would take the pieces of one stream in turns."""
-    model = repository.models.get("postprocessing")
-    groups = model.config.instance_group if model is not None and model.config is not None else ()
-    count = sum(max(group.count, 1) for group in groups)
+    model = next((model for model in repository.parsed() if model.role == "postprocessing"), None)
+    count = sum(max(group.count, 1) for group in model.config.instance_group) if model is not None else 0
     if model is not None and count > 1:
         yield Problem(
             model.file,
@@ -99,7 +110,7 @@ RULES: dict[str, Rule] = {
         "The smallest counts, and where is hard to see from outside (field report CR05, Triton specification 7.4).", "Use one value for all of them.",
     ),
     "decoupled-differs": Rule(
-        "error", decoupled, "a BLS model that streams where the core does not, or the other way round",
+        "error", decoupled, "a BLS model that streams where the core does not, or the other way round; pre- or postprocessing that is decoupled",
         "`Streaming is only supported if model is deployed using decoupled mode`, whatever the other file says (field report CR07).",
         "Use one value for both; the ensemble has none.",
     ),

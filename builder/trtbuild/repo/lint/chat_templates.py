@@ -10,10 +10,13 @@ from typing import Any
 from trtbuild.errors import TrtbuildError
 from trtbuild.repo.lint.findings import Problem, Rule
 from trtbuild.repo.lint.paths import tokenizer_folders
+from trtbuild.repo.lint.reading import is_file, read_lenient
 from trtbuild.repo.lint.repository import Repository
 from trtbuild.repo.tokenizer import CHAT_TEMPLATE
 from trtbuild.source import read_json
 
+#: Largest chat template that is read.
+_MOST_BYTES = 2**20
 #: What a template does that only makes sense to reach Python behind it, or to take all of its time -> how it looks.
 SUSPECT = {
     "reaches into Python's objects": re.compile(r"__\w+__|\|\s*attr\s*\(|\.(?:mro|gi_frame|f_globals)\b"),
@@ -41,14 +44,13 @@ def suspicious(repository: Repository) -> Iterator[Problem]:
 
 
 def _templates(folder: Path) -> Iterator[tuple[str, str]]:
+    if own := read_lenient(folder / CHAT_TEMPLATE, most_bytes=_MOST_BYTES):
+        yield CHAT_TEMPLATE, own
+    file = folder / "tokenizer_config.json"
     try:
-        if (folder / CHAT_TEMPLATE).is_file():
-            yield CHAT_TEMPLATE, (folder / CHAT_TEMPLATE).read_text(encoding="utf-8", errors="replace")
-        config: Any = (
-            read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-        )
-    except (OSError, TrtbuildError):
-        return  # another rule says that the folder cannot be read
+        config: Any = read_json(file) if is_file(file) else {}
+    except TrtbuildError:
+        return  # another rule says that it cannot be read
     inline = config.get("chat_template")
     entries = inline if isinstance(inline, list) else [{"template": inline}]
     for entry in entries:

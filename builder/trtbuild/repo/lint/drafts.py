@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtbuild.repo.draft import DRAFT
+from trtbuild.names import DRAFT
 from trtbuild.repo.lint.findings import Problem, Rule
 from trtbuild.repo.lint.repository import CORE, Model, Repository
 from trtbuild.trtllm.backend_parameters import BOOLEANS

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from trtbuild.errors import TrtbuildError
 from trtbuild.repo.lint.facts import EngineFolder
 from trtbuild.repo.lint.findings import Problem, Rule
-from trtbuild.repo.lint.repository import Model, Repository
+from trtbuild.repo.lint.repository import CORE, Model, Repository
 from trtbuild.repo.proto import datatype_name
+from trtbuild.safetensors_file import refuse_lfs_pointer
 from trtbuild.trtllm.backend_parameters import BOOLEANS
 from trtbuild.trtllm.compatibility import Installed, compare
 from trtbuild.trtllm.engine import Engine
@@ -16,6 +19,8 @@ from trtbuild.trtllm.engine import Engine
 SPECULATIVE = frozenset(["medusa", "redrafter", "lookahead", "eagle"])
 #: Parameter -> whether the backend does it when the parameter is not set (Triton specification 1.8); both need paged-context attention.
 NEEDS_PAGED = {"enable_kv_cache_reuse": True, "enable_chunked_context": False}
+#: A Git LFS pointer is smaller than this.
+_POINTER_BYTES = 1024
 _LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
 
 
@@ -56,6 +61,22 @@ def batch_size(repository: Repository) -> Iterator[Problem]:
             )
 
 
+def limits(repository: Repository) -> Iterator[Problem]:
+    """Find limits that trtbuild's preprocessing and postprocessing state, and that the engine does not have."""
+    for engine in (each for core, each in _engines(repository) if core.folder == CORE):
+        for model in (each for each in repository.parsed() if each.role):
+            longest, asked = engine.build.get("max_seq_len"), _number(model, "max_seq_len")
+            if isinstance(longest, int) and asked is not None and asked > longest:
+                yield _problem(
+                    model, "max_seq_len", f"max_seq_len is {asked:g}, {engine.path / 'config.json'} was built for {longest}", f"use at most {longest}"
+                )  # fmt: skip
+            built, stated = engine.pretrained.get("vocab_size"), _number(model, "vocab_size")
+            if isinstance(built, int) and stated is not None and stated != built:
+                yield _problem(
+                    model, "vocab_size", f"vocab_size is {stated:g}, {engine.path / 'config.json'} has {built}", f"use {built}"
+                )  # fmt: skip
+
+
 def beam_width(repository: Repository) -> Iterator[Problem]:
     """Find more beams than an engine was built for."""
     for model, engine in _engines(repository):
@@ -84,6 +105,9 @@ def ranks(repository: Repository) -> Iterator[Problem]:
             )
         files = {file.name for file in engine.path.glob("rank*.engine")}
         wanted = {f"rank{rank}.engine" for rank in range(mapping["world_size"])}
+        for file in sorted(engine.path.glob("rank*.engine")):
+            if why := _damage(file):
+                yield _problem(model, "gpt_model_path", f"{file} {why}", "copy it again")
         # Without any, the folder is a configuration that was copied for a look.
         if files and files != wanted:
             wrong = ", ".join(sorted(files ^ wanted))
@@ -225,6 +249,19 @@ def _engines(repository: Repository) -> Iterator[tuple[Model, Engine]]:
             yield model, folder.engine
 
 
+def _damage(file: Path) -> str:
+    """Return why a rank file cannot be an engine, empty when nothing speaks against it."""
+    try:
+        size = file.stat().st_size
+        if size <= _POINTER_BYTES:
+            refuse_lfs_pointer(file)
+    except TrtbuildError as error:
+        return error.message.removeprefix(f"{file} ")
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if size else "is empty"
+
+
 def _mismatches(repository: Repository, kinds: frozenset[str]) -> Iterator[Problem]:
     release = repository.facts.release
     installed = Installed.of_release(release) if release is not None else Installed("the server")
@@ -270,11 +307,16 @@ RULES: dict[str, Rule] = {
     "engine-batch-size": Rule(
         "error", batch_size, "larger batches than the engine was built for", "The engine's limit holds, or it does not load (field report CR05).", "Use at most the engine's.",
     ),
+    "engine-limits": Rule(
+        "error", limits, "a `max_seq_len` or `vocab_size` of pre- or postprocessing that is not the engine's",
+        "Prompts that preprocessing lets pass are refused by the engine, or words and ids are checked against another vocabulary (field reports CR05, TK21).",
+        "Use the engine's, or render the repository again.",
+    ),
     "engine-beam-width": Rule(
         "error", beam_width, "more beams than the engine was built for", "It must not exceed the value that the engine was built with (Triton specification 1.8).", "Use at most the engine's.",
     ),
     "engine-ranks": Rule(
-        "error", ranks, "an engine whose ranks do not agree: tp times pp, world size, files",
+        "error", ranks, "an engine whose ranks do not agree: tp times pp, world size, files; and rank files that are empty or Git LFS pointers",
         "`mpiSize == tp * pp`, or a rank that finds no file (Triton specification 4.3, 7.4).", "Copy the whole folder, or build it again.",
     ),
     "engine-paged-context": Rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,35 +39,35 @@ class Wire:
 
 def member_exists(repository: Repository) -> Iterator[Problem]:
     """Find steps that name a model the repository does not have."""
-    for model in _ensembles(repository):
+    for model in ensembles(repository):
         for step in model.config.ensemble_scheduling.step:
             if step.model_name not in repository.models:
                 yield Problem(
                     model.file,
                     f"a step names the model '{step.model_name}', which does not exist",
                     f"name one of: {', '.join(name for name in repository.models if name != model.folder)}",
-                    _line(model, step.model_name),
+                    line_in_step(model, step.model_name),
                 )
 
 
 def tensor_exists(repository: Repository) -> Iterator[Problem]:
     """Find maps that name a tensor the member does not have."""
     for wire in _wires(repository):
-        if wire.member is not None and wire.declared() is None:
+        if wire.member is not None and not wire.member.is_completed and wire.declared() is None:
             known = ", ".join(sorted(tensor.name for tensor in getattr(wire.member.config, wire.side)))
             yield Problem(
                 wire.ensemble.file,
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' does not exist",
                 f"it has: {known}",
-                _line(wire.ensemble, wire.tensor, wire.member_name),
+                line_in_step(wire.ensemble, wire.tensor, wire.member_name),
             )
 
 
 def declared_is_used(repository: Repository) -> Iterator[Problem]:
     """Find inputs and outputs of an ensemble that no step takes or makes."""
-    for model in _ensembles(repository):
+    for model in ensembles(repository):
         for side in ("input", "output"):
-            mapped = {wire.name for wire in _wires_of(repository, model) if wire.side == side}
+            mapped = {wire.name for wire in wires_of(repository, model) if wire.side == side}
             for tensor in getattr(model.config, side):
                 if tensor.name not in mapped:
                     yield Problem(
@@ -76,12 +76,22 @@ def declared_is_used(repository: Repository) -> Iterator[Problem]:
                         "map it, or remove the declaration",
                         model.tensor_line(side, tensor.name),
                     )
+        taken = {wire.name for wire in wires_of(repository, model) if wire.side == "input"}
+        taken |= {tensor.name for tensor in model.config.output}
+        for wire in wires_of(repository, model):
+            if wire.side == "output" and wire.name not in taken:
+                yield Problem(
+                    model.file,
+                    f"'{wire.name}', output '{wire.tensor}' of '{wire.member_name}', is taken by no step",
+                    "remove it from the output_map, or declare it as an output",
+                    line_in_step(model, wire.tensor, wire.member_name),
+                )
 
 
 def source_exists(repository: Repository) -> Iterator[Problem]:
     """Find inputs of a step that nothing feeds, and tensors that two steps make."""
-    for model in _ensembles(repository):
-        wires = list(_wires_of(repository, model))
+    for model in ensembles(repository):
+        wires = list(wires_of(repository, model))
         sources = [wire.name for wire in wires if wire.side == "output"]
         fed = {tensor.name for tensor in model.config.input} | set(sources)
         for wire in wires:
@@ -90,7 +100,7 @@ def source_exists(repository: Repository) -> Iterator[Problem]:
                     model.file,
                     f"input '{wire.tensor}' of '{wire.member_name}' takes '{wire.name}', which nothing makes",
                     "name an input of the ensemble or an output of a step",
-                    _line(model, wire.tensor, wire.member_name),
+                    line_in_step(model, wire.tensor, wire.member_name),
                 )
         for name in sorted({name for name in sources if sources.count(name) > 1}):
             yield Problem(model.file, f"'{name}' is made by more than one step", "give each its own name")
@@ -98,7 +108,7 @@ def source_exists(repository: Repository) -> Iterator[Problem]:
 
 def required_is_mapped(repository: Repository) -> Iterator[Problem]:
     """Find steps that leave out an input their model needs."""
-    for model in _ensembles(repository):
+    for model in ensembles(repository):
         for step in model.config.ensemble_scheduling.step:
             member = repository.models.get(step.model_name)
             for tensor in member.config.input if member and member.config is not None else ():
@@ -107,44 +117,46 @@ def required_is_mapped(repository: Repository) -> Iterator[Problem]:
                         model.file,
                         f"'{step.model_name}' needs the input '{tensor.name}', not mapped",
                         "map it",
-                        _line(model, step.model_name),
+                        line_in_step(model, step.model_name),
                     )
 
 
 def datatypes_agree(repository: Repository) -> Iterator[Problem]:
     """Find wires between tensors of different types."""
-    for wire, origin, here, there in _connections(repository):
-        if here.data_type != there.data_type:
+    for wire, owner, here, there in connections(repository):
+        if 0 not in (here.data_type, there.data_type) and here.data_type != there.data_type:
             yield Problem(
                 wire.ensemble.file,
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' is {datatype_name(here.data_type)}, "
-                f"{origin} '{wire.name}' is {datatype_name(there.data_type)}",
+                f"{_other_end(wire, owner)} '{wire.name}' is {datatype_name(there.data_type)}",
                 "declare both with the same data_type",
-                _line(wire.ensemble, wire.tensor, wire.member_name),
+                line_in_step(wire.ensemble, wire.tensor, wire.member_name),
             )
 
 
 def dims_agree(repository: Repository) -> Iterator[Problem]:
-    """Find wires between tensors whose shapes can never be equal; -1 fits everything."""
-    for wire, origin, here, there in _connections(repository):
-        same_length = len(here.dims) == len(there.dims)
-        pairs = zip(here.dims, there.dims, strict=True) if same_length else ()
-        if not same_length or any(-1 not in (a, b) and a != b for a, b in pairs):
+    """Find wires between tensors whose shapes can never be equal: -1 fits everything, and batches may be one more dimension."""
+    for wire, owner, here, there in connections(repository):
+        member = wire.member or owner
+        if not (_fit(here.dims, there.dims) or _fit(_shape(member, here), _shape(owner, there))):
             yield Problem(
                 wire.ensemble.file,
                 f"{wire.side} '{wire.tensor}' of '{wire.member_name}' has dims {list(here.dims)}, "
-                f"{origin} '{wire.name}' has {list(there.dims)}",
+                f"{_other_end(wire, owner)} '{wire.name}' has {list(there.dims)}",
                 "declare both with the same dims",
-                _line(wire.ensemble, wire.tensor, wire.member_name),
+                line_in_step(wire.ensemble, wire.tensor, wire.member_name),
             )
 
 
 def batch_size_fits(repository: Repository) -> Iterator[Problem]:
     """Find ensembles that take larger batches than one of their members."""
-    for model in _ensembles(repository):
+    for model in ensembles(repository):
         for step in model.config.ensemble_scheduling.step:
             member = repository.models.get(step.model_name)
-            if member and member.config is not None and model.config.max_batch_size > member.config.max_batch_size:
+            if member is None or member.config is None or member.is_completed:
+                continue
+            # A member without batches takes what the ensemble takes as one more dimension.
+            if model.config.max_batch_size > member.config.max_batch_size > 0:
                 yield Problem(
                     model.file,
                     f"max_batch_size {model.config.max_batch_size} exceeds the {member.config.max_batch_size} of '{member.folder}'",
@@ -155,10 +167,11 @@ def batch_size_fits(repository: Repository) -> Iterator[Problem]:
 
 def has_no_instances(repository: Repository) -> Iterator[Problem]:
     """Find settings that an ensemble may not have, because its members have them."""
-    for model in _ensembles(repository):
+    for model in ensembles(repository):
         for field, wrong in (
             ("instance_group", "an ensemble cannot have an instance_group"),
             ("model_transaction_policy", "an ensemble takes its model_transaction_policy from its members"),
+            ("optimization", "an ensemble cannot have an optimization"),
         ):
             node = model.tree.first(field)
             if node is not None:
@@ -166,7 +179,7 @@ def has_no_instances(repository: Repository) -> Iterator[Problem]:
                 yield Problem(model.file, wrong, "remove it", model.line_of(node), edit)
 
 
-def _line(model: Model, name: str, member: str = "") -> int:
+def line_in_step(model: Model, name: str, member: str = "") -> int:
     """Return the line of a step's map entry of that key, or of the step of that model; 0 when there is none."""
     text = model.text or ""
     for step in model.tree.all("ensemble_scheduling", "step"):
@@ -178,11 +191,13 @@ def _line(model: Model, name: str, member: str = "") -> int:
     return 0
 
 
-def _ensembles(repository: Repository) -> Iterator[Model]:
+def ensembles(repository: Repository) -> Iterator[Model]:
+    """Return the models that are put together from others."""
     return (model for model in repository.parsed() if model.is_ensemble)
 
 
-def _wires_of(repository: Repository, model: Model) -> Iterator[Wire]:
+def wires_of(repository: Repository, model: Model) -> Iterator[Wire]:
+    """Yield the wires of one ensemble."""
     for step in model.config.ensemble_scheduling.step:
         member = repository.models.get(step.model_name)
         readable = member if member is not None and member.config is not None else None
@@ -193,23 +208,35 @@ def _wires_of(repository: Repository, model: Model) -> Iterator[Wire]:
 
 
 def _wires(repository: Repository) -> Iterator[Wire]:
-    for model in _ensembles(repository):
-        yield from _wires_of(repository, model)
+    for model in ensembles(repository):
+        yield from wires_of(repository, model)
 
 
-def _connections(repository: Repository) -> Iterator[tuple[Wire, str, Any, Any]]:
-    """Yield each wire with what its other end is, and the declarations of both ends."""
-    for model in _ensembles(repository):
-        wires = list(_wires_of(repository, model))
+def connections(repository: Repository) -> Iterator[tuple[Wire, Model, Any, Any]]:
+    """Yield each wire with the model at its other end, the ensemble or the member of another step, and the declarations of both ends."""
+    for model in ensembles(repository):
+        wires = list(wires_of(repository, model))
         made = {wire.name: wire for wire in wires if wire.side == "output"}
         for wire in wires:
-            here = wire.declared()
-            own = _declaration(model, wire.side, wire.name)
-            there, origin = own, f"the ensemble's {wire.side}"
-            if own is None and wire.side == "input" and wire.name in made:
-                there, origin = made[wire.name].declared(), "the step's tensor"
+            here, owner = wire.declared(), model
+            there = _declaration(model, wire.side, wire.name)
+            if there is None and wire.side == "input" and (maker := made.get(wire.name)) is not None:
+                there, owner = maker.declared(), maker.member or model
             if here is not None and there is not None:
-                yield wire, origin, here, there
+                yield wire, owner, here, there
+
+
+def _other_end(wire: Wire, owner: Model) -> str:
+    return f"the ensemble's {wire.side}" if owner is wire.ensemble else "the step's tensor"
+
+
+def _fit(ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    return len(ours) == len(theirs) and all(-1 in (a, b) or a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def _shape(model: Model, tensor: Any) -> list[int]:
+    """Return a tensor's shape with the dimension of batches, where the model takes any."""
+    return [-1, *tensor.dims] if model.config.max_batch_size > 0 else list(tensor.dims)
 
 
 def _declaration(model: Model, side: str, name: str) -> Any:
@@ -226,7 +253,7 @@ RULES: dict[str, Rule] = {
         "The server says `is mapping to non-existing input` (Triton specification 7.3).", "Name one of the member's tensors.",
     ),
     "ensemble-unused": Rule(
-        "error", declared_is_used, "inputs and outputs of an ensemble that no step takes or makes",
+        "error", declared_is_used, "inputs and outputs of an ensemble, and tensors between its steps, that nothing takes or makes",
         "The server says `is not used` (Triton specification 7.3).", "Map it, or remove the declaration.",
     ),
     "ensemble-unset": Rule(
@@ -252,7 +279,7 @@ RULES: dict[str, Rule] = {
         "Use at most the smallest of the members.",
     ),
     "ensemble-scheduling": Rule(
-        "error", has_no_instances, "instances or a transaction policy on an ensemble",
+        "error", has_no_instances, "instances, a transaction policy or an optimization on an ensemble",
         "An ensemble has neither: `instance group should not be specified` (Triton specification 1.4, 7.3).", "Remove it; `--fix` does.",
     ),
 }  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.repo.lint.reading import is_file, is_folder
 from trtbuild.source import read_json
 from trtbuild.trtllm.artifact import Artifact, read_artifact
 from trtbuild.trtllm.engine import Engine
@@ -67,6 +68,10 @@ class Facts:
         origin: who says so.
         view: where the server's paths are.
         engines: name of a model -> the engine it runs, where the folder exists.
+        rendered: file -> SHA-256 of what trtbuild rendered, as its manifest says; empty when the repository is not ours.
+        variant: of the templates that trtbuild rendered it from; empty when it is not ours.
+        gpus: how many the server sees; None when not known.
+        beside: path -> models of other repositories that are served on the same GPUs.
         load_tokenizers: whether tokenizer.json may be loaded with the library tokenizers.
         notes: what could not be found out, for people.
     """
@@ -75,6 +80,10 @@ class Facts:
     origin: str = ""
     view: View = View()
     engines: Mapping[str, EngineFolder] = field(default_factory=dict)
+    rendered: Mapping[str, str] = field(default_factory=dict)
+    variant: str = ""
+    gpus: int | None = None
+    beside: Mapping[str, Sequence[Model]] = field(default_factory=dict)
     load_tokenizers: bool = False
     notes: tuple[str, ...] = ()
 
@@ -85,6 +94,8 @@ def gather(
     *,
     release: Release | None = None,
     path_map: tuple[str, str] | None = None,
+    gpus: int | None = None,
+    beside: Mapping[str, Sequence[Model]] | None = None,
     load_tokenizers: bool = False,
 ) -> Facts:
     """Return what is known about a repository. The release is the one that is given, else an engine's, else our manifest's.
@@ -94,24 +105,29 @@ def gather(
         models: of the repository.
         release: given by the user.
         path_map: (folder here, the same folder as the server sees it).
+        gpus: how many the server sees.
+        beside: path -> models of other repositories that are served on the same GPUs.
         load_tokenizers: whether tokenizers may be loaded.
     """
     view = View(Path(path_map[0]).expanduser().resolve(), PurePosixPath(path_map[1])) if path_map else View()
     engines = {}
     for model in models:
         folder = view.find(model.parameters().get("gpt_model_path", "")) if model.runs_engine else None
-        if folder is not None and folder.is_absolute() and folder.is_dir():
+        if folder is not None and folder.is_absolute() and is_folder(folder):
             engines[model.folder] = _read(folder)
+    ours, rendered = _of_manifest(path)
     origin, notes = "--tensorrt-llm", []
     if release is None:
         stated = [(f"the engine {each.path}", each.artifact.tensorrt_llm) for each in engines.values() if each.artifact]
-        stated.append((f"{path / manifest.NAME}", _of_manifest(path)))
+        stated.append((f"{path / manifest.NAME}", str(ours.get("tensorrt_llm") or "")))
         origin, name = next(((who, name) for who, name in stated if name), ("", ""))
         try:
             release = find_release(name) if name else None
         except UsageError as error:
             notes.append(f"{origin}: {error.message}")
-    return Facts(release, origin if release else "", view, engines, load_tokenizers, tuple(notes))
+    return Facts(
+        release, origin if release else "", view, engines, rendered, str(ours.get("variant") or ""), gpus, beside or {}, load_tokenizers, tuple(notes)
+    )  # fmt: skip
 
 
 def _read(folder: Path) -> EngineFolder:
@@ -119,6 +135,8 @@ def _read(folder: Path) -> EngineFolder:
         artifact = read_artifact(folder)
     except TrtbuildError as error:
         return EngineFolder(folder, error=error.message)
+    except OSError as error:
+        return EngineFolder(folder, error=f"{folder} cannot be read: {error.strerror}")
     try:
         return EngineFolder(folder, artifact, Engine.open(folder))
     except TrtbuildError as error:
@@ -127,11 +145,11 @@ def _read(folder: Path) -> EngineFolder:
         return EngineFolder(folder, artifact, error="" if is_old else error.message)
 
 
-def _of_manifest(path: Path) -> str:
-    """Return the release that our manifest states; empty when there is none of ours."""
+def _of_manifest(path: Path) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Return the context and the files of our manifest; both empty when there is none of ours."""
     try:
-        data: Any = read_json(path / manifest.NAME) if (path / manifest.NAME).is_file() else {}
+        data: Any = read_json(path / manifest.NAME) if is_file(path / manifest.NAME) else {}
     except TrtbuildError:
-        return ""
-    context = data.get("context")
-    return str(context.get("tensorrt_llm") or "") if isinstance(context, dict) else ""
+        data = {}
+    context, files = data.get("context"), data.get("files")
+    return context if isinstance(context, dict) else {}, files if isinstance(files, dict) else {}

@@ -6,30 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.repo.lint.batching import DEVICES
 from trtbuild.repo.lint.findings import Problem, Rule, Severity
-from trtbuild.repo.lint.repository import Model, Repository
-from trtbuild.repo.lint.values import devices
+from trtbuild.repo.lint.repository import CORE, SETTINGS, Model, Repository
+from trtbuild.repo.lint.values import DEVICES, devices
 from trtbuild.trtllm.versions import Feature
 
-SETTINGS = "model.yaml"
 #: Keys of model.yaml that are not of the LLM API (Triton specification 2.2).
 RESERVED = frozenset(["triton_config", "logits_post_processors"])
 
 
 def settings(repository: Repository) -> Iterator[tuple[Model, str, Any, str]]:
-    """Yield model, file, data and error of every model.yaml; an error where it cannot be read."""
-    for model in repository.parsed():
-        for name in (file for file in model.files if file.endswith(f"/{SETTINGS}")):
-            import yaml
-
-            from trtbuild.foreign_yaml import plain_yaml
-
-            data, error = None, ""
-            try:
-                data = plain_yaml((repository.path / name).read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
-                error = str(problem)
+    """Yield model, file, data and error of every model.yaml of the LLM API; an error where it cannot be read."""
+    for model, name, data, error in repository.settings:
+        # Other people's models may have a model.yaml, too.
+        if model.folder == CORE or (isinstance(data, dict) and "triton_config" in data):
             yield model, name, data, error
 
 
@@ -78,7 +68,12 @@ def arguments(repository: Repository) -> Iterator[Problem]:
         from trtbuild.trtllm.llm_args import LlmArgs
 
         if not release.has(Feature.LLM_API):
-            yield Problem(name, f"TensorRT-LLM {release} has no PyTorch backend for model '{model.folder}'", "serve it with 1.0.0 or later")  # fmt: skip
+            yield Problem(
+                name,
+                f"of TensorRT-LLM {release} the LLM API's arguments are not known: it was experimental there",
+                f"serve '{model.folder}' with 1.0.0 or later",
+                severity="warning",
+            )
             continue
         for key, value in data.items() if isinstance(data, dict) else ():
             if key in RESERVED or (key in TOP and TOP[key].refused):

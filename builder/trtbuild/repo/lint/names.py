@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from trtbuild.repo.lint.findings import Problem, Rule
+from trtbuild.repo.lint.reading import is_link
 from trtbuild.repo.lint.repository import Model, Repository
 
 #: What Triton's own repositories use, and nothing that a file system gives a meaning (field report SE04).
@@ -18,7 +20,7 @@ MEMBERS = ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name", "multimod
 
 def model_name(repository: Repository) -> Iterator[Problem]:
     """Find names, also of ensemble members, that could lead out of the repository."""
-    for model in repository.models.values():
+    for model in (each for each in repository.models.values() if not each.is_stray):
         for name in (model.folder, *_members(model)):
             if not MODEL_NAME.fullmatch(name):
                 yield Problem(
@@ -30,10 +32,18 @@ def model_name(repository: Repository) -> Iterator[Problem]:
 
 
 def bls_member(repository: Repository) -> Iterator[Problem]:
-    """Find BLS models that call a model the repository does not have."""
+    """Find BLS models that call a model the repository does not have, themselves, or an ensemble."""
     for model in repository.parsed():
         for key in MEMBERS:
             name = model.values.get(key, "")
+            called = repository.models.get(name)
+            if called is not None and (called is model or (called.config is not None and called.is_ensemble)):
+                yield Problem(
+                    model.file,
+                    f"{key} is '{name}', which is {'the model itself' if called is model else 'an ensemble'}",
+                    "name the model that runs the engine",
+                    model.parameter_line(key),
+                )
             if name and MODEL_NAME.fullmatch(name) and name not in repository.models:
                 others = ", ".join(each for each in repository.models if each != model.folder)
                 yield Problem(
@@ -64,17 +74,23 @@ def file_names(repository: Repository) -> Iterator[Problem]:
 
 def links(repository: Repository) -> Iterator[Problem]:
     """Find symbolic links that lead out of the repository."""
-    root = repository.path.resolve()
+    root = os.path.realpath(repository.path)
     for model in repository.models.values():
         folder = repository.path / model.folder
         places = [folder, folder / "config.pbtxt", *(folder / version for version in model.versions)]
+        linked: set[Path] = set()
         for place in (*places, *(repository.path / name for name in model.files)):
-            if place.is_symlink() and not place.resolve().is_relative_to(root):
-                yield Problem(
-                    place.relative_to(repository.path).as_posix(),
-                    f"it is a link to {place.resolve()}, outside of the repository",
-                    "copy what it leads to",
-                )
+            if not is_link(place) or not linked.isdisjoint(place.parents):
+                continue
+            linked.add(place)
+            target = Path(os.path.realpath(place))
+            if is_link(target):  # of a loop a link remains
+                what = "it is a link that leads to itself"
+            elif not target.is_relative_to(root):
+                what = f"it is a link to {target}, outside of the repository"
+            else:
+                continue
+            yield Problem(place.relative_to(repository.path).as_posix(), what, "copy what it leads to")
 
 
 def leads_out(name: str) -> bool:
@@ -115,7 +131,7 @@ RULES: dict[str, Rule] = {
         "Copy what the link leads to.",
     ),
     "bls-member": Rule(
-        "error", bls_member, "a BLS model that calls a model that does not exist",
+        "error", bls_member, "a BLS model that calls a model that does not exist, itself, or an ensemble",
         "Every request to it fails; loading does not show it.",
         "Name a model of the repository.",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from trtbuild.repo.lint import edits
@@ -27,6 +28,9 @@ PYTHON_PARAMETERS: dict[str, tuple[str, ...]] = {
 PYTHON_FLAGS: dict[str, tuple[str, ...]] = {
     "add_special_tokens": (), "skip_special_tokens": (), "accumulate_tokens": (), "draft_logits": (), "chat_template": ("messages",),
 }  # fmt: skip
+#: Those that are whole numbers, and those of ours that are JSON lists; the models do not load with anything else.
+PYTHON_NUMBERS = frozenset(["vocab_size", "max_seq_len", "max_num_images", "cancellation_check_period_ms"])
+PYTHON_LISTS = frozenset(["stop_words"])
 #: Models that do not load without a folder of a tokenizer.
 NEEDS_TOKENIZER = frozenset(["preprocessing", "postprocessing"])
 #: Parameters that must all be there when decoding_mode is lookahead.
@@ -40,8 +44,8 @@ def empty(repository: Repository) -> Iterator[Problem]:
     """Find parameters that are there without a value."""
     for model in repository.parsed():
         for key, value in model.values.items():
-            may_be_empty = key in _MAY_BE_EMPTY and model.folder not in NEEDS_TOKENIZER
-            if not value and not may_be_empty:
+            may_be_empty = key in _MAY_BE_EMPTY and model.role not in NEEDS_TOKENIZER
+            if not value and not may_be_empty and (model.runs_engine or model.role or model.folder == CORE):
                 known = find_parameter(key) if model.runs_engine else None
                 node = next((node for _, node in model.parameter_nodes(key)), None)
                 is_safe = known is not None and known.on_failure == "default" and known.key_required_since is None
@@ -76,7 +80,7 @@ def unknown(repository: Repository) -> Iterator[Problem]:
     """Find keys that the backend does not read, or that look like a misspelling of one that the model reads."""
     for model in repository.parsed():
         renamed = {each.old for each in RENAMINGS if each.model in (model.folder, CORE)}
-        known = PYTHON_PARAMETERS.get(model.folder, ())
+        known = PYTHON_PARAMETERS.get(model.role, ())
         for key in model.values:
             if model.runs_engine and find_parameter(key) is None:
                 near = nearest(key)
@@ -125,7 +129,7 @@ def missing(repository: Repository) -> Iterator[Problem]:
     release = repository.facts.release
     for model in repository.parsed():
         values = model.values
-        if model.folder in NEEDS_TOKENIZER and model.config.backend == "python" and "tokenizer_dir" not in values:
+        if model.role in NEEDS_TOKENIZER and "tokenizer_dir" not in values:
             yield Problem(model.file, "parameter 'tokenizer_dir' is missing", "name the folder of the tokenizer")
         if not model.runs_engine:
             continue
@@ -187,9 +191,8 @@ def value(repository: Repository) -> Iterator[Problem]:
                 continue
             parameter = find_parameter(key) if is_core else None
             problem = wrong(parameter, text) if parameter is not None else ""
-            is_flag = model.folder in PYTHON_PARAMETERS and model.config.backend == "python" and key in PYTHON_FLAGS
-            if is_flag and text.lower() not in (*FLAGS, *PYTHON_FLAGS[key]):
-                problem = "is no boolean; the model warns and takes true"
+            if model.role in PYTHON_PARAMETERS:
+                problem = problem or _wrong_for_python(key, text)
             if problem:
                 yield Problem(
                     model.file,
@@ -197,6 +200,24 @@ def value(repository: Repository) -> Iterator[Problem]:
                     "write one that is allowed" if parameter is None or not parameter.allowed else f"use {', '.join(parameter.allowed)}",
                     model.parameter_line(key),
                 )  # fmt: skip
+
+
+def _wrong_for_python(key: str, text: str) -> str:
+    """Return what is wrong with a value of the Python models beside the core; empty when it is as it should be."""
+    if key in PYTHON_FLAGS and text.lower() not in (*FLAGS, *PYTHON_FLAGS[key]):
+        return "is no boolean; the model warns and takes true"
+    if key in PYTHON_NUMBERS and not (text.isascii() and text.strip().isdigit()):
+        return "is no whole number; the model does not load"
+    if key in PYTHON_LISTS and not _is_list(text):
+        return "is no JSON list; the model does not load"
+    return ""
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 RULES: dict[str, Rule] = {

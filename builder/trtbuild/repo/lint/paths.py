@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from trtbuild.errors import TrtbuildError
 from trtbuild.repo.lint.findings import Problem, Rule, Severity
 from trtbuild.repo.lint.llmapi import settings
+from trtbuild.repo.lint.reading import exists, is_file, is_folder
 from trtbuild.repo.lint.repository import Model, Repository
 from trtbuild.repo.tokenizer import check_tokenizer
 from trtbuild.source import read_json
@@ -17,10 +18,14 @@ from trtbuild.trtllm.backend_parameters import BOOLEANS
 #: Parameters that name a folder or a file. Not executor_worker_path, which is the container's own.
 PATHS = ("gpt_model_path", "encoder_model_path", "tokenizer_dir", "multimodal_model_path", "visual_model_path", "hf_model_path",
          "lora_prefetch_dir", "xgrammar_tokenizer_info_path")  # fmt: skip
+#: Those that name a file.
+FILES = frozenset(["xgrammar_tokenizer_info_path"])
 #: Keys of model.yaml that name a folder, or a model of the hub.
 YAML_PATHS = ("model", "tokenizer")
 #: A name on the hub: owner/name.
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+#: End of a JSON file that is looked at.
+_END_BYTES = 64
 _TOKENIZER_MODELS = ("preprocessing", "postprocessing")
 
 
@@ -55,14 +60,13 @@ def missing(repository: Repository) -> Iterator[Problem]:
 def tokenizer(repository: Repository) -> Iterator[Problem]:
     """Find folders named as tokenizers from which none can be loaded."""
     seen: set[tuple[Path, bool]] = set()
-    for name in _TOKENIZER_MODELS:
-        model = repository.models.get(name)
-        if model is None or model.config is None:
+    for model in repository.parsed():
+        if model.role not in _TOKENIZER_MODELS:
             continue
         folder = _absolute(repository, model.values.get("tokenizer_dir", ""))
         asked = model.values.get("chat_template", "")
         chat = asked == "messages" or BOOLEANS.get(asked, False)
-        if folder is None or not folder.is_dir() or (folder, chat) in seen or (folder, True) in seen:
+        if folder is None or not is_folder(folder) or (folder, chat) in seen or (folder, True) in seen:
             continue
         seen.add((folder, chat))
         message, fix = _unusable(folder, chat=chat, load=repository.facts.load_tokenizers)
@@ -74,32 +78,43 @@ def tokenizer_folders(repository: Repository) -> Iterator[tuple[str, int, Path]]
     """Yield the file, its line and the folder of every tokenizer that the repository names and that is here."""
     for model, key, text in _named(repository):
         folder = _absolute(repository, text)
-        if key == "tokenizer_dir" and folder is not None and folder.is_dir():
+        if key == "tokenizer_dir" and folder is not None and is_folder(folder):
             yield model.file, model.parameter_line(key), folder
     for _, name, data, _ in settings(repository):
         for _, text in _yaml_paths(data):
             folder = _absolute(repository, text)
-            if folder is not None and folder.is_dir():
+            if folder is not None and is_folder(folder):
                 yield name, 0, folder
 
 
 def _unusable(folder: Path, *, chat: bool, load: bool) -> tuple[str, str]:
     """Return why a tokenizer cannot be loaded and what to do; empty when it can. Code of its author is another rule's."""
+    settings_file, file = folder / "tokenizer_config.json", folder / "tokenizer.json"
     try:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            if (folder / name).is_file() and "auto_map" in read_json(folder / name):
-                return "", ""
+        if is_file(settings_file) and "auto_map" in read_json(settings_file):
+            return "", ""
         check_tokenizer(folder, chat_template=chat)
+        if is_file(file) and _is_cut_off(file):
+            return f"{file} does not end as JSON does: it was cut off", "copy it again from the model"
     except TrtbuildError as error:
         return error.message, error.hint
-    if load and (folder / "tokenizer.json").is_file():
+    except OSError as error:
+        return f"{folder} cannot be read: {error.strerror}", "check its permissions"
+    if load and is_file(file):
         from tokenizers import Tokenizer
 
         try:
-            Tokenizer.from_file(str(folder / "tokenizer.json"))
+            Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises Exception itself, with its reason
-            return f"{folder / 'tokenizer.json'} cannot be loaded: {error}", "copy it again from the model"
+            return f"{file} cannot be loaded: {error}", "copy it again from the model"
     return "", ""
+
+
+def _is_cut_off(file: Path) -> bool:
+    """Say whether a file does not end with a closing brace; reading all of a tokenizer takes longer than everything else."""
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _END_BYTES))
+        return not stream.read().rstrip().endswith(b"}")
 
 
 def _missing(repository: Repository, file: str, key: str, text: str, line: int) -> Iterator[Problem]:
@@ -112,14 +127,16 @@ def _missing(repository: Repository, file: str, key: str, text: str, line: int) 
     if place is None:
         yield Problem(file, f"{key} '{text}' lies outside of {view.there}, which is all that is mapped",
                       "mount its folder, or name one that is mounted", line, severity=severity)  # fmt: skip
-    elif not place.exists():
+    elif exists(place) and not is_folder(place) and key not in FILES:
+        yield Problem(file, f"{key} '{text}' is a file", "name the folder that it lies in", line)
+    elif not exists(place):
         where = f" ({place} here)" if view.here is not None else ""
         fix = "correct it" if view.here is not None else "correct it; if a container sees it there, say so with --path-map HERE=THERE"  # fmt: skip
         yield Problem(file, f"{key} '{text}'{where} does not exist", fix, line, severity=severity)
 
 
 def _absolute(repository: Repository, text: str) -> Path | None:
-    return repository.facts.view.find(text) if text and PurePosixPath(text).is_absolute() else None
+    return repository.facts.view.find(text) if PurePosixPath(text).is_absolute() else None
 
 
 def _named(repository: Repository) -> Iterator[tuple[Model, str, str]]:
@@ -145,7 +162,7 @@ RULES: dict[str, Rule] = {
         "Write the absolute path as the server sees it.",
     ),
     "path-missing": Rule(
-        "error", missing, "paths at which there is nothing, seen through `--path-map`",
+        "error", missing, "paths at which there is nothing, or a file instead of a folder, seen through `--path-map`",
         "The C++ backend makes a warning of an engine's path that does not exist, and fails later with another message (Triton specification 1.8; field report CR10). A warning "
         "without `--path-map`, since the server may see other folders than this machine.",
         "Correct the path, or mount the folder there.",

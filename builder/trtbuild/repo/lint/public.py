@@ -17,11 +17,21 @@ NEEDED: dict[Literal["input", "output"], tuple[str, ...]] = {
     "input": ("input_ids", "input_lengths", "request_output_len"),
     "output": ("output_ids", "sequence_length"),
 }
+#: Inputs of the models that take text which a client always sends (Triton specification 1.5).
+CLIENT_INPUTS = ("text_input", "max_tokens")
+_BLS = "tensorrt_llm_bls"
 LOGITS = ("context_logits", "generation_logits")
 
 
 def missing(repository: Repository) -> Iterator[Problem]:
-    """Find cores without a tensor that every request needs."""
+    """Find cores and BLS models without a tensor that every request needs."""
+    for model in (each for each in repository.parsed() if each.role == _BLS):
+        declared = {tensor.name for tensor in model.config.input}
+        for row in ENGINE_MODELS[_BLS].inputs:
+            if not row.optional and row.name not in declared and row.name in CLIENT_INPUTS:
+                yield Problem(
+                    model.file, f"input '{row.name}' is not declared, and every request needs it", "declare it"
+                )
     for model in repository.engine_models():
         for side, names in NEEDED.items():
             declared = {tensor.name for tensor in getattr(model.config, side)}
@@ -77,13 +87,16 @@ def unknown(repository: Repository) -> Iterator[Problem]:
 def differs(repository: Repository) -> Iterator[Problem]:
     """Find tensors of the core with another type or shape than its backend reads and writes."""
     release = repository.facts.release
-    for model in repository.engine_models():
+    compared = [(model, _CORE) for model in repository.engine_models()]
+    compared += [(model, ENGINE_MODELS[_BLS]) for model in repository.parsed() if model.role == _BLS]
+    for model, signature in compared:
         for side in ("input", "output"):
             for tensor in getattr(model.config, side):
-                rows = [row for row in _CORE.side(side) if row.name == tensor.name]
+                rows = [row for row in signature.side(side) if row.name == tensor.name]
                 current = [row for row in rows if release is None or row.is_in(release)] or rows
                 if current and (what := _difference(model, side, tensor, current)):
-                    inferred = any(row.evidence == "inferred" for row in current)
+                    # Without a release the tables may be of another one than serves it.
+                    inferred = release is None or any(row.evidence == "inferred" for row in current)
                     yield Problem(
                         model.file,
                         f"{side} '{tensor.name}' {what}",
@@ -103,6 +116,9 @@ def _difference(model: Model, side: str, tensor: object, rows: list[Tensor]) -> 
     if dims and dims not in [row.dims for row in rows] and 0 not in dims:
         return f"has dims {list(dims)}, the backend has {' or '.join(str(list(row.dims)) for row in rows)}"
     is_scalar = tensor.HasField("reshape") and not tensor.reshape.shape  # type: ignore[attr-defined] # a protobuf message
+    may_miss = side == "input" and not tensor.optional and tensor.name not in NEEDED["input"]  # type: ignore[attr-defined] # a protobuf message
+    if may_miss and all(row.optional for row in rows):
+        return "is not optional, and the backend does without it: requests that leave it out fail"
     if side == "input" and is_scalar != rows[-1].scalar:
         return f"has {'a' if is_scalar else 'no'} reshape to no dimensions, the backend expects {'one' if rows[-1].scalar else 'none'}"
     return ""
@@ -110,7 +126,7 @@ def _difference(model: Model, side: str, tensor: object, rows: list[Tensor]) -> 
 
 RULES: dict[str, Rule] = {
     "missing-tensor": Rule(
-        "error", missing, "a core without a tensor that every request needs", "`output_ids tensor must be present in list of output tensors`, and the like (Triton specification 1.8).",
+        "error", missing, "a core or a BLS model without a tensor that every request needs", "`output_ids tensor must be present in list of output tensors`, and the like (Triton specification 1.8).",
         "Declare it as NVIDIA's template does.",
     ),
     "renamed-tensor": Rule(
@@ -124,9 +140,9 @@ RULES: dict[str, Rule] = {
         "Use the name that is meant, or remove it.",
     ),
     "tensor-differs": Rule(
-        "error", differs, "tensors of the core with another type or shape than its backend reads and writes",
+        "error", differs, "tensors of the core or of the BLS model with another type or shape than its backend reads and writes, or that clients should not have to send",
         "The backend takes the bytes as its own type: numbers are read wrongly, or requests fail. Logits are FP32 or FP16 (Triton specification 1.2, 1.8; field reports CR13, CR14). "
-        "A warning where the release's type could only be concluded.",
+        "A warning where the release is not known, or its type could only be concluded.",
         "Declare it as NVIDIA's template of the release does.",
     ),
 }  # fmt: skip

@@ -8,34 +8,42 @@ from trtbuild.repo.lint import (
     agreement,
     batching,
     chat_templates,
+    code,
+    devices,
     drafts,
     engines,
     ensemble,
-    launch,
+    exposure,
+    launch_ranks,
     llmapi,
     names,
     parameters,
     paths,
     public,
+    remote_code,
+    schedulers,
     syntax,
     tensors,
+    wiring,
 )
 from trtbuild.repo.lint.findings import Rule
 
 #: Heading in docs/lint.md -> the modules that hold its rules; each has a table `RULES`.
 SECTIONS: dict[str, tuple[ModuleType, ...]] = {
-    "Text and files": (syntax, names),
+    "Text and files": (syntax, code, names),
     "Parameters": (parameters,),
-    "Batching, instances and GPUs": (batching,),
+    "Batching, instances and GPUs": (batching, devices, schedulers),
     "Tensors": (tensors, public),
-    "Ensembles": (ensemble,),
+    "Ensembles": (ensemble, wiring),
     "Agreement between models": (agreement, drafts, llmapi),
-    "Engines": (engines,),
+    "Engines": (engines, launch_ranks),
     "Paths and tokenizers": (paths,),
-    "Security": (launch, chat_templates),
+    "Security": (remote_code, chat_templates, exposure),
 }
 
 RULES: dict[str, Rule] = {name: rule for modules in SECTIONS.values() for module in modules for name, rule in module.RULES.items()}  # fmt: skip
+#: Those that look at files beside the repository, which are not its own.
+BESIDE = frozenset([*exposure.RULES, *launch_ranks.RULES])
 #: Where a rule is explained.
 PAGE = "docs/lint.md"
 

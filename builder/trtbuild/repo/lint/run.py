@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtbuild.repo.lint.facts import gather
 from trtbuild.repo.lint.findings import Finding
-from trtbuild.repo.lint.repository import read_repository
+from trtbuild.repo.lint.repository import Repository, read_repository
 from trtbuild.repo.lint.rules import RULES
 from trtbuild.trtllm.versions import Release
 
@@ -23,6 +23,10 @@ class Report:
         release: that the rules about releases went by, None when nothing says which.
         origin: who says so.
         notes: what was not looked at, and why.
+        rules: how many were applied.
+        models: how many there are.
+        files: how many of theirs were looked at, configurations and what lies in version folders.
+        variant: of the templates, as our manifest says; of other people's what runs the language model, empty when none does.
     """
 
     path: Path
@@ -30,6 +34,10 @@ class Report:
     release: Release | None
     origin: str
     notes: tuple[str, ...]
+    rules: int
+    models: int
+    files: int
+    variant: str
 
     @property
     def errors(self) -> int:
@@ -47,6 +55,8 @@ def check(
     *,
     release: Release | None = None,
     path_map: tuple[str, str] | None = None,
+    gpus: int | None = None,
+    beside: Sequence[Path] = (),
     rules: Container[str] | None = None,
     load_tokenizers: bool = False,
 ) -> Report:
@@ -56,15 +66,18 @@ def check(
         path: of the repository.
         release: of TensorRT-LLM that will serve it; by default that of its engine, or what our manifest says.
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
+        gpus: how many the server sees.
+        beside: other repositories that are served on the same GPUs.
         rules: ids of the rules to apply; all by default.
         load_tokenizers: also load tokenizer.json with the library tokenizers, if it is installed.
 
     Raises:
-        TrtbuildError: the folder is no model repository.
+        TrtbuildError: the folder, or one beside it, is no model repository.
     """
     repository = read_repository(path)
+    others = {str(other): read_repository(other).parsed() for other in beside}
     facts = gather(
-        path, repository.parsed(), release=release, path_map=path_map, load_tokenizers=load_tokenizers
+        path, repository.parsed(), release=release, path_map=path_map, gpus=gpus, beside=others, load_tokenizers=load_tokenizers
     )  # fmt: skip
     repository = replace(repository, facts=facts)
     chosen = {name: rule for name, rule in RULES.items() if rules is None or name in rules}
@@ -81,7 +94,26 @@ def check(
             f"nothing says which TensorRT-LLM will serve this: {skipped} rules about releases were skipped; name one with --tensorrt-llm"
         )
     ordered = sorted(findings, key=lambda finding: finding.severity != "error")
-    return Report(path, tuple(ordered), facts.release, facts.origin, tuple(notes))
+    models = [model for model in repository.models.values() if not model.is_stray]
+    return Report(
+        path,
+        tuple(ordered),
+        facts.release,
+        facts.origin,
+        tuple(notes),
+        rules=len(chosen) - skipped,
+        models=len(models),
+        files=sum((model.text is not None) + len(model.files) for model in models),
+        variant=facts.variant or _variant(repository),
+    )
+
+
+def _variant(repository: Repository) -> str:
+    """Return the name that the templates of the same kind have: what runs the language model decides."""
+    if repository.engine_models():
+        return "engine"
+    is_llmapi = any(isinstance(data, dict) and "triton_config" in data for _, _, data, _ in repository.settings)
+    return "llmapi" if is_llmapi else ""
 
 
 def lint(path: Path) -> list[Finding]:

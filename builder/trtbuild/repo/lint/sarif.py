@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from trtbuild import __version__
@@ -62,4 +63,4 @@ def _result(finding: Finding) -> dict[str, Any]:
 def _uri(file: str) -> str:
     from urllib.parse import quote
 
-    return quote(file)
+    return quote(os.fsencode(file))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from trtbuild.repo.lint import edits, pbtext
 from trtbuild.repo.lint.findings import Edit, Problem, Rule
 from trtbuild.repo.lint.names import MODEL_NAME
-from trtbuild.repo.lint.repository import Model, Repository
-from trtbuild.trtllm.backend_parameters import find_parameter
+from trtbuild.repo.lint.repository import ABSENT, CORE, SIGNS, Model, Repository
+from trtbuild.trtllm.backend_parameters import find_parameter, nearest
 
 PLACEHOLDER = re.compile(r"\$\{[^}\n]*\}?|\{\{|\{%")
 #: Parameters of ours that hold text of the user's, in which anything may stand.
@@ -29,8 +29,14 @@ TELLING = frozenset(
         "model.dali",
     ]
 )
-#: Those of which the file alone is enough.
+#: Those of which the file alone is enough; of model.py, too, but a language model's cannot do without (seen with Triton 2.51).
 COMPLETE = TELLING - {"model.py", "model.json", "model.pt"}
+#: Backends of NVIDIA's containers (Triton documentation, "Where can I find all the backends"), and platforms that Triton's core knows. Others may be somebody's own.
+BACKENDS = ("tensorrtllm", "python", "vllm", "onnxruntime", "tensorrt", "tensorflow", "pytorch", "openvino", "dali", "fil", "identity", "repeat", "square",
+            "redis", "ensemble")  # fmt: skip
+PLATFORMS = ("ensemble", "tensorrt_plan", "onnxruntime_onnx", "pytorch_libtorch", "tensorflow_graphdef", "tensorflow_savedmodel")  # fmt: skip
+#: How near a name must be to a known one to be taken for a misspelling of it.
+_TYPO = 0.8
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
@@ -79,7 +85,7 @@ def _effect(model: Model, key: str, node: pbtext.Node, placeholder: str) -> tupl
 def readable(repository: Repository) -> Iterator[Problem]:
     """Find configurations Triton cannot read."""
     for model in repository.models.values():
-        if model.text is None and _has_file(model, COMPLETE):
+        if model.is_stray or (model.syntax_error == ABSENT and _needs_none(model)):
             continue
         if model.syntax_error:
             place = re.match(r"(\d+):\d+", model.syntax_error)
@@ -90,6 +96,23 @@ def readable(repository: Repository) -> Iterator[Problem]:
                 "correct the line, or render again",
                 int(place[1]) if place else 0,
                 Edit(0, 1, "", "remove the byte order mark") if has_mark else None,
+            )
+
+
+def _needs_none(model: Model) -> bool:
+    """Say whether the server makes a configuration itself; of a Python model too, unless it is one of a language model's."""
+    is_own = model.folder == CORE or model.folder in SIGNS
+    return _has_file(model, COMPLETE) or (not is_own and _has_file(model, frozenset(["model.py"])))
+
+
+def stray(repository: Repository) -> Iterator[Problem]:
+    """Find folders that are no models."""
+    for model in repository.models.values():
+        if model.is_stray:
+            yield Problem(
+                model.folder,
+                "the folder has no config.pbtxt and no version, and the server takes every folder for a model",
+                "move it out of the repository",
             )
 
 
@@ -114,6 +137,14 @@ def has_version(repository: Repository) -> Iterator[Problem]:
             yield Problem(
                 model.file, f"there is no version folder such as {model.folder}/1", f"create {model.folder}/1"
             )
+        wanted = model.config.version_policy.specific.versions if model.config is not None else ()
+        for version in (each for each in wanted if model.versions and str(each) not in model.versions):
+            yield Problem(
+                model.file,
+                f"version_policy names version {version}, which does not exist",
+                f"name one of: {', '.join(model.versions)}",
+                model.line("version_policy"),
+            )
 
 
 def has_model_file(repository: Repository) -> Iterator[Problem]:
@@ -131,13 +162,21 @@ def has_backend(repository: Repository) -> Iterator[Problem]:
     """Find models that no backend runs."""
     for model in repository.parsed():
         config = model.config
-        is_named = config.backend or config.platform or model.is_ensemble or config.default_model_filename
-        if not is_named and not _has_file(model, TELLING):
+        is_named = config.backend or config.platform or config.default_model_filename
+        if model.is_ensemble and not is_named:
+            yield Problem(model.file, "it has ensemble_scheduling, and no platform", 'add platform: "ensemble"')
+        elif not is_named and not _has_file(model, TELLING):
             yield Problem(
                 model.file,
                 "it names no backend, and none can be concluded",
                 'name one, e.g. backend: "tensorrtllm" or backend: "python"',
             )
+        for field, text, known in (("backend", config.backend, BACKENDS), ("platform", config.platform, PLATFORMS)):
+            near = nearest(text, known, cutoff=_TYPO) if text and "${" not in text and text not in known else None
+            if near:
+                yield Problem(
+                    model.file, f"there is no {field} '{text}'", f"write '{near}', if that is meant", model.line(field)
+                )
 
 
 def _has_file(model: Model, names: frozenset[str]) -> bool:
@@ -186,13 +225,18 @@ RULES: dict[str, Rule] = {
         "Correct the line. Usual causes: a value without quotes, `True` in quotes, a comma at the end of a list, `//` for a comment, a byte order mark "
         "(which `--fix` removes).",
     ),
+    "stray-folder": Rule(
+        "error", stray, "folders that are no models",
+        "The server says `Could not determine backend for model 'docs'` and exits; hidden folders, `.git` and `__pycache__` are taken for models, too (seen with Triton 2.51).",
+        "Move the folder out of the repository.",
+    ),
     "name-differs": Rule(
         "error", name_differs, "a model named unlike its folder",
         "The server says `directory name must equal model name` and does not load it (Triton specification 7.3). No name at all is fine.",
         "Make them equal; `--fix` writes the folder's name into the file.",
     ),
     "no-version": Rule(
-        "error", has_version, "a model without a version folder",
+        "error", has_version, "a model without a version folder, or without the version that its policy names",
         "`at least one version must be available under the version policy`: also an ensemble needs a folder with a number, which may be empty. "
         "git drops empty folders; put a hidden file in (Triton specification 1, 7.3).",
         "Create the folder `1`.",
@@ -203,9 +247,10 @@ RULES: dict[str, Rule] = {
         "Put the model's code there, or name it in `default_model_filename`.",
     ),
     "no-backend": Rule(
-        "error", has_backend, "a model that names neither backend nor platform",
-        "Triton does not know what to run it with, unless a file name of the model tells.",
-        "Add `backend`.",
+        "error", has_backend, "a model that names neither backend nor platform, or a misspelt one",
+        "Triton does not know what to run it with, unless a file name of the model tells: `unable to find backend library`, `unexpected platform type`. An ensemble needs its "
+        "platform, too (seen with Triton 2.51).",
+        "Add `backend`, or correct its name; of an ensemble `platform: \"ensemble\"`.",
     ),
     "batch-size": Rule(
         "error", batch_size, "batch sizes Triton refuses, and dynamic batching where there are no batches",

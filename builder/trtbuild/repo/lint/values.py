@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from trtbuild.trtllm.backend_parameters import BOOLEANS, Parameter
 
+#: The parameter that names the GPUs of every instance.
+DEVICES = "gpu_device_ids"
 _INTEGER = re.compile(r"\s*[+-]?\d+")
 _FLOAT = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _TREES = re.compile(r"\s*(?:\{\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\}\s*(?:,\s*(?=\{)|\s*$))+")
@@ -39,8 +41,8 @@ def _of_integer(parameter: Parameter, text: str) -> str:
     if match is None:
         return f"is no whole number; {_default(parameter)}"
     if match.end() != len(text.rstrip()):
-        return f"is read as {int(match[0])}: what follows the digits is dropped"
-    return _of_range(parameter, float(int(match[0])))
+        return f"is read as {match[0].strip()}: what follows the digits is dropped"
+    return _of_range(parameter, float(match[0]))  # of a number beyond all limits infinity
 
 
 def _of_float(parameter: Parameter, text: str) -> str:
