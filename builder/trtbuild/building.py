@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,18 @@ from typing import Any
 from trtbuild import manifest
 from trtbuild.checks import check_deployment, without_effect
 from trtbuild.convert.work import Work, work_of
-from trtbuild.errors import UsageError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
+from trtbuild.integrity import CONFIG, Held, held
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.output import check_output, check_space, staged_folder, write_atomically
 from trtbuild.spec import Deployment
-from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, held, needed, stage_keys
+from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, needed, stage_keys
 from trtbuild.targets.base import Job, Target, check_job, load_target
 from trtbuild.ways import only_ways_that_work
 
 logger = logging.getLogger(__name__)
-
-CONFIG = "trtbuild.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ def build(
 ) -> dict[str, Any]:
     """Build a deployment into a folder and return a summary.
 
-    Stages whose inputs are what they were are kept, those that are missing are done. A stage of other inputs is replaced with `force` only.
+    Stages whose inputs are what they were and whose files are all there are kept, others are done. A stage of other inputs is replaced with
+    `force` only.
 
     Args:
         deployment: what to build.
@@ -70,14 +71,16 @@ def build(
         force: replace stages of other inputs, or another build.
         memory_bytes: what the conversion may use above the interpreter.
         quiet: show no progress.
-        first: do this stage and those behind it again; those before it must be there.
+        first: do this stage and those behind it again, whether or not their inputs changed; those before it must be there.
         until: the last stage that is done.
 
     Raises:
-        UsageError: the target cannot be built like this, or a stage is skipped that was never done.
+        UsageError: the target cannot be built like this, a stage is skipped that was never done, or `first` comes behind `until`.
         TrtbuildError: the inputs are unusable, a tool fails, or the folder exists and is of other inputs.
         CheckFailed: the checkpoint is beyond a limit of the section `accuracy`; it stays in the hidden folder of unfinished work.
     """
+    if first is not None and NAMES.index(first) > NAMES.index(until):
+        raise UsageError(f"--from {first} comes behind --until {until}", hint=f"the stages are {', '.join(NAMES)}")
     with only_ways_that_work(deployment):
         wishes = check_deployment(deployment)
         work = work_of(deployment)
@@ -85,68 +88,149 @@ def build(
         notes = [*wishes, *work.notes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
     check_gate(work.source, deployment.accuracy)
     run = Build(work, job, target, stage_keys(work.key, deployment), output, memory_bytes, quiet)
-    stages, there = needed(deployment, until), held(output)
-    kept = _kept(run, stages, there, first)
-    if [stage.name for stage in stages] == kept:
+    seen = _state(output)
+    there = _there(output, force=force)
+    kept = _kept(run, there, first, until)
+    todo = [stage for stage in needed(deployment, until) if stage.name not in kept]
+    stale = [stage.name for stage in needed(deployment, NAMES[-1]) if _is_stale(run, there, stage.name)]
+    if not todo and not stale:
         _update_config(run)
         logger.info("%s is up to date", output)
-        return _summary(run, kept)
-    stale = [name for name in there if name not in kept and (there[name]["key"] != run.keys[name] or first)]
-    if stale or not there:
-        check_output(output, force=force, keep=(work.source.path,))
+        return _summary(run, todo)
+    _check_place(run, todo, there, stale, force=force)
     size = work.nbytes
     if CHECKPOINT not in kept:
         check_space(output, size)
-    if STAGES[-1] in stages and STAGES[-1].name not in kept:
+    if STAGES[-1] in todo:
         target.preflight(job, output)
     for note in dict.fromkeys(notes):
         logger.warning("note: %s", note)
-    with staged_folder(output, work=run.keys["checkpoint"], needed=size) as stage_folder:
-        _take_over(
-            output, stage_folder, [] if not there else _stays(output, kept, deployment.target, is_stale=bool(stale))
-        )
-        entries = {name: there[name] for name in kept}
-        for stage in stages:
-            if stage.name not in kept:
-                entries[stage.name] = _do(run, stage, stage_folder)
-        (stage_folder / CONFIG).write_text(render(deployment), encoding="utf-8")
-        _write_manifest(run, stage_folder, entries)
-    return _summary(run, kept)
+    with staged_folder(output, work=run.keys["checkpoint"], needed=size) as folder:
+        if _state(output) != seen:
+            raise TrtbuildError(
+                f"another process wrote {output} in the meantime",
+                hint="run the same command again: it keeps what is there",
+            )
+        _drop_links(folder)
+        _take_over(output, folder, _stays(run, there, kept, todo, is_stale=bool(stale)))
+        entries = {name: there[name].entry for name in kept}
+        for stage in todo:
+            entries[stage.name] = _do(run, stage, folder)
+        (folder / CONFIG).write_text(render(deployment), encoding="utf-8")
+        _write_manifest(run, folder, {name: entries[name] for name in NAMES if name in entries})
+    return _summary(run, todo)
 
 
-def _kept(run: Build, stages: tuple[Stage, ...], there: dict[str, dict[str, Any]], first: str | None) -> list[str]:
-    """Return the names of the stages that need not be done: as long as they are whole and of the same inputs."""
-    before = [stage.name for stage in stages if first is not None and NAMES.index(stage.name) < NAMES.index(first)]
-    missing = [name for name in before if name not in there or there[name]["key"] != run.keys[name]]
-    if missing:
+def _state(output: Path) -> tuple[int, int] | None:
+    """Return what changes whenever a build folder is replaced; None while there is none."""
+    file = output / manifest.NAME
+    return (file.stat().st_ino, file.stat().st_mtime_ns) if file.is_file() else None
+
+
+def _there(output: Path, *, force: bool) -> dict[str, Held]:
+    """Return what the folder has of each stage; with `force` a manifest that cannot be read stands for nothing.
+
+    Raises:
+        TrtbuildError: the manifest is damaged, or none of a build.
+    """
+    try:
+        return held(output)
+    except manifest.DamagedManifest as error:
+        if not force:
+            raise
+        logger.warning("note: %s; everything is built again", error.message)
+        return {}
+
+
+def _is_stale(run: Build, there: Mapping[str, Held], name: str) -> bool:
+    return name in there and there[name].key != run.keys[name]
+
+
+def _kept(run: Build, there: Mapping[str, Held], first: str | None, until: str) -> list[str]:
+    """Return the names of the stages that stay: those that are whole and of the same inputs, unless they are to be done again."""
+    stages = needed(run.deployment, NAMES[-1])
+    whole = [each.name for each in stages if each.name in there and not _is_stale(run, there, each.name)]
+    for name in [name for name in whole if there[name].problems]:
+        whole.remove(name)
+        if NAMES.index(name) <= NAMES.index(until):
+            logger.warning("note: stage %s is done again: %s", name, manifest.worded(there[name].problems))
+    if first is None:
+        return whole
+    before = [each.name for each in stages if NAMES.index(each.name) < NAMES.index(first)]
+    missing = next((name for name in before if name not in whole), None)
+    if missing is not None and NAMES.index(missing) <= NAMES.index(until):
+        why = manifest.worded(there[missing].problems) if missing in there else ""
+        other = f" for these inputs{': ' * bool(why)}{why}" if missing in there else ""
         raise UsageError(
-            f"--from {first} skips {missing[0]}, which {run.output} does not hold"
-            + ("" if missing[0] not in there else " for these inputs"),
-            hint=f"leave out --from, or use --from {missing[0]}",
+            f"--from {first} skips {missing}, which {run.output} does not hold{other}",
+            hint=f"leave out --from, or use --from {missing}",
         )
-    if first is not None:
-        return before
-    return [stage.name for stage in stages if stage.name in there and there[stage.name]["key"] == run.keys[stage.name]]
+    again = [each.name for each in stages if NAMES.index(first) <= NAMES.index(each.name) <= NAMES.index(until)]
+    return [name for name in whole if name not in again]
 
 
-def _stays(output: Path, kept: list[str], target: str, *, is_stale: bool) -> list[str]:
-    """Return the entries of an existing build that go into the new one: what kept stages left, and when nothing is replaced all the rest."""
-    mine = {name for stage in STAGES for name in stage.leaves(target)} | {CONFIG, manifest.NAME}
-    left = [name for stage in STAGES if stage.name in kept for name in stage.leaves(target)]
-    others = [] if is_stale else [entry.name for entry in output.iterdir() if entry.name not in mine]
-    return [name for name in (*left, *others) if (output / name).exists()]
+def _check_place(
+    run: Build, todo: Sequence[Stage], there: Mapping[str, Held], stale: Sequence[str], *, force: bool
+) -> None:
+    """Refuse to replace what was made of other inputs, or by somebody else, unless `force` says so.
+
+    Raises:
+        TrtbuildError: the folder holds such a thing, or is none that can be replaced.
+        UsageError: see `check_output`.
+    """
+    output = run.output
+    if stale and not force:
+        raise TrtbuildError(
+            f"{output} holds {' and '.join(stale)} of other inputs",
+            hint="choose another output folder with -o, or replace it with --force",
+        )
+    foreign = [name for stage in todo if stage.name not in there for name in stage.leaves(run.deployment.target)]
+    foreign = [name for name in foreign if there and (output / name).exists()]
+    if foreign and not force:
+        raise TrtbuildError(
+            f"{output / foreign[0]} was not made by this build, which would replace it",
+            hint="move it away, or replace it with --force",
+        )
+    check_output(output, force=force or bool(there), keep=(run.work.source.path,))
+
+
+def _stays(
+    run: Build, there: Mapping[str, Held], kept: Sequence[str], todo: Sequence[Stage], *, is_stale: bool
+) -> list[str]:
+    """Return the entries of an existing build that go into the new one: what kept stages left, and when nothing is stale all that is not replaced."""
+    if not there:
+        return []
+    left = [name for stage in kept for name in there[stage].entry["outputs"]]
+    replaced = {name for stage in todo for name in stage.leaves(run.deployment.target)}
+    replaced |= {name for stage in there if stage not in kept for name in there[stage].entry["outputs"]}
+    mine = {*left, *replaced, CONFIG, manifest.NAME}
+    others = [] if is_stale else [entry.name for entry in run.output.iterdir() if entry.name not in mine]
+    return [*left, *others]
+
+
+def _drop_links(folder: Path) -> None:
+    """Remove what an interrupted run took over from the existing build: what is still kept is linked anew, the rest must not be written to."""
+    for entry in list(folder.iterdir()):
+        files = [file for file in entry.rglob("*") if file.is_file()] if entry.is_dir() else [entry]
+        if entry.is_symlink() or any(file.stat().st_nlink > 1 for file in files):
+            _remove(entry)
 
 
 def _take_over(output: Path, folder: Path, names: list[str]) -> None:
     """Put entries of the existing build into the new one without copying: as hard links."""
     for name in names:
         source, place = output / name, folder / name
-        if place.exists():
-            shutil.rmtree(place) if place.is_dir() else place.unlink()
-        if source.is_dir():
+        _remove(place)
+        if source.is_symlink():
+            place.symlink_to(source.readlink())
+        elif source.is_dir():
             shutil.copytree(source, place, copy_function=_link, symlinks=True)
         else:
             _link(str(source), str(place))
+
+
+def _remove(entry: Path) -> None:
+    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink(missing_ok=True)
 
 
 def _link(source: str, place: str) -> None:
@@ -160,9 +244,11 @@ def _do(run: Build, stage: Stage, folder: Path) -> dict[str, Any]:
     """Do one stage in the folder under construction and return its entry for the manifest."""
     start = time.perf_counter()
     record = _RUN[stage.name](run, folder)
+    outputs = [name for name in stage.leaves(run.deployment.target) if (folder / name).exists()]
     return {
         "key": run.keys[stage.name],
-        "outputs": [name for name in stage.leaves(run.deployment.target) if (folder / name).exists()],
+        "outputs": outputs,
+        "files": manifest.sizes_of(folder, outputs),
         "seconds": round(time.perf_counter() - start, 3),
         **record,
     }
@@ -174,6 +260,9 @@ def _checkpoint(run: Build, folder: Path) -> dict[str, Any]:
     if has_checkpoint(place, key):
         written = manifest.read(place, kind="checkpoint")
     else:
+        (place / manifest.NAME).unlink(
+            missing_ok=True
+        )  # of a checkpoint that lost a file: what is not finished must not look so
         written = run.work.write(place, key=key, memory_bytes=run.memory_bytes, quiet=run.quiet)
     return {"source": written["source"], "stages": written["seconds"], "peak_rss_bytes": written["peak_rss_bytes"]}
 
@@ -196,7 +285,7 @@ def _engine(run: Build, folder: Path) -> dict[str, Any]:
 _RUN = {"checkpoint": _checkpoint, "accuracy": _accuracy, "engine": _engine}
 
 
-def _write_manifest(run: Build, folder: Path, entries: dict[str, dict[str, Any]]) -> None:
+def _write_manifest(run: Build, folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
     manifest.write(
         folder,
         {
@@ -215,13 +304,13 @@ def _update_config(run: Build) -> None:
         write_atomically(file, text)
 
 
-def _summary(run: Build, kept: list[str]) -> dict[str, Any]:
-    written = manifest.read(run.output, kind="build")
+def _summary(run: Build, done: Sequence[Stage]) -> dict[str, Any]:
+    written, names = manifest.read(run.output, kind="build"), [stage.name for stage in done]
     return {
         "output": str(run.output),
         "checkpoint": str(run.output / CHECKPOINT),
         "target": run.deployment.target,
-        "unchanged": list(written["stages"]) == kept,
-        "stages": {name: "kept" if name in kept else "done" for name in written["stages"]},
+        "unchanged": not done,
+        "stages": {name: "done" if name in names else "kept" for name in written["stages"]},
         "manifest": written,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,22 @@ SCHEMA_VERSION = 1
 NAME = "manifest.json"
 #: Folder of the checkpoint in a build folder.
 CHECKPOINT = "checkpoint"
+#: Kind -> what to do about a folder whose manifest is damaged.
+REMEDIES = {
+    "build": "`trtbuild build` with --force builds everything again",
+    "checkpoint": "convert the model again, with --force",
+    "engine": "copy the whole folder again, or build the engine again (`trtbuild build --from engine`)",
+    "repository": "remove the folder, then render it again",
+}
+#: Manifests that list all other files of their folder; weights of a checkpoint have a digest for each tensor instead of one for the file.
+_LISTS_FILES = {"checkpoint": (".safetensors",), "engine": ()}
+_BLOCK_BYTES = 16 * 2**20
+#: So many problems are named in one line; a folder that lost its content has one for every file.
+_SHOWN = 3
+
+
+class DamagedManifest(TrtbuildError):
+    """A manifest that cannot be read: cut, no JSON, of another schema version, or with values of other types."""
 
 
 def source_identity(source: SourceCheckpoint) -> dict[str, Any]:
@@ -45,59 +61,121 @@ def digest(value: Any) -> str:
 
 
 def write(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write manifest.json into a folder under construction; that of a checkpoint lists all other files that are there."""
-    listed = {**manifest, "files": files_of(folder)} if manifest.get("kind") == "checkpoint" else manifest
+    """Write manifest.json into a folder under construction; that of a checkpoint or an engine lists all other files that are there."""
+    kind = str(manifest.get("kind"))
+    listed = {**manifest, "files": files_of(folder, kind=kind)} if kind in _LISTS_FILES else manifest
     (folder / NAME).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
 
 
-def files_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return relative name -> size of every file but the manifest and hidden ones, and SHA-256 of those that are no weights.
-
-    Weights have a digest for each tensor instead.
-    """
+def files_of(folder: Path, *, kind: str = "checkpoint") -> dict[str, dict[str, Any]]:
+    """Return relative name -> size of every file but the manifest and hidden ones, and SHA-256 of those whose tensors have none."""
     found = {}
-    for file in sorted(folder.rglob("*")):
-        name = file.relative_to(folder).as_posix()
-        if (
-            not file.is_file()
-            or file.name == NAME
-            or any(part.startswith(".") for part in file.relative_to(folder).parts)
-        ):
+    for file in _visible(folder):
+        if file.name == NAME:
             continue
         entry: dict[str, Any] = {"bytes": file.stat().st_size}
-        if file.suffix != ".safetensors":
-            entry["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
-        found[name] = entry
+        if file.suffix not in _LISTS_FILES[kind]:
+            entry["sha256"] = file_digest(file)
+        found[file.relative_to(folder).as_posix()] = entry
     return found
+
+
+def sizes_of(folder: Path, outputs: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return relative name -> size of the files that a stage of a build left, and SHA-256 of their manifests, which say what the others are.
+
+    Args:
+        folder: of the build.
+        outputs: names of files and folders in it.
+    """
+    found = {}
+    for name in outputs:
+        for file in _visible(folder / name) if (folder / name).is_dir() else [folder / name]:
+            entry: dict[str, Any] = {"bytes": file.stat().st_size}
+            if file.name == NAME:
+                entry["sha256"] = file_digest(file)
+            found[file.relative_to(folder).as_posix()] = entry
+    return found
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
+            yield file
+
+
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file, which may be larger than the memory."""
+    found = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
+
+
+def damage(folder: Path, listed: object, *, under: str = "") -> list[str]:
+    """Return what is wrong with listed files: which are missing, and which are of another size; contents are read of manifests alone.
+
+    Args:
+        folder: that they are in.
+        listed: what `files_of` or `sizes_of` returned when they were written.
+        under: look only at files whose names begin with it.
+    """
+    if not isinstance(listed, Mapping) or not all(_is_entry(entry) for entry in listed.values()):
+        return [f"{folder / NAME} does not list the files"]
+    found = []
+    for name, entry in listed.items():
+        if not name.startswith(under):
+            continue
+        file = folder / name
+        if not file.is_file():
+            found.append(f"{file} is missing")
+        elif (size := file.stat().st_size) != entry["bytes"]:
+            found.append(f"{file} has {size:,} bytes, and {entry['bytes']:,} were written")
+        elif file.name == NAME and "sha256" in entry and file_digest(file) != entry["sha256"]:
+            found.append(f"{file} is not the one that was written: the folder is of another build")
+    return found
+
+
+def worded(problems: Sequence[str]) -> str:
+    """Return problems as one line, the first of them by name."""
+    more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+    return "; ".join(problems[:_SHOWN]) + more
+
+
+def _is_entry(entry: object) -> bool:
+    return isinstance(entry, Mapping) and isinstance(entry.get("bytes"), int)
 
 
 def is_complete(folder: Path, manifest: Mapping[str, Any]) -> bool:
     """Say whether every file that a manifest lists is there, in its size; the quick look before work is taken for done."""
-    listed = manifest.get("files")
-    if not isinstance(listed, Mapping):
-        return False
-    return all(
-        (folder / name).is_file()
-        and isinstance(entry, Mapping)
-        and (folder / name).stat().st_size == entry.get("bytes")
-        for name, entry in listed.items()
-    )
+    return not damage(folder, manifest.get("files"))
 
 
 def read(folder: Path, *, kind: str) -> dict[str, Any]:
     """Read manifest.json.
 
     Raises:
-        TrtbuildError: missing, of another kind, or of another schema version.
+        DamagedManifest: it is not JSON, or of another schema version.
+        TrtbuildError: missing, unreadable, or of another kind.
     """
     if not (folder / NAME).is_file():
         raise TrtbuildError(f"{folder} has no {NAME}", hint=f"it is not a {kind} folder made by trtbuild")
-    manifest = read_json(folder / NAME)
-    found = (manifest.get("kind"), manifest.get("schema_version"))
-    if found != (kind, SCHEMA_VERSION):
+    try:
+        manifest = read_json(folder / NAME, remedy=REMEDIES[kind])
+    except TrtbuildError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        raise DamagedManifest(error.message, hint=error.hint) from error
+    found, schema = manifest.get("kind"), manifest.get("schema_version")
+    if found in REMEDIES and found != kind:
         raise TrtbuildError(
-            f"{folder / NAME} is of kind {found[0]!r}, schema {found[1]!r}",
-            hint=f"expected kind {kind!r}, schema {SCHEMA_VERSION}",
+            f"{folder / NAME} is of kind {found!r}: {folder} is no {kind} folder", hint=f"name a {kind} folder"
+        )
+    if (found, schema) != (kind, SCHEMA_VERSION):
+        raise DamagedManifest(
+            f"{folder / NAME} is of kind {found!r}, schema {schema!r}; this trtbuild ({__version__}) reads kind {kind!r}, "
+            f"schema {SCHEMA_VERSION}",
+            hint=REMEDIES[kind],
         )
     return manifest
 

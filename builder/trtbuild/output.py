@@ -40,7 +40,12 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
     for kept in keep:
         if kept.resolve() in target.parents:
             raise UsageError(f"output {path} lies inside {kept}", hint="choose an output folder outside of it with -o")
-    if path.is_symlink() or (path.exists() and not path.is_dir()):
+    if path.is_symlink():
+        raise TrtbuildError(
+            f"output {path} is a symbolic link, which would be replaced by a folder",
+            hint=f"name what it leads to with -o {target}",
+        )
+    if path.exists() and not path.is_dir():
         raise TrtbuildError(f"output {path} exists and is not a folder", hint="choose another output folder with -o")
     check_writable(path)
     if not path.exists() or not any(path.iterdir()):
@@ -124,6 +129,7 @@ def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> It
     try:
         stage.mkdir(parents=True, exist_ok=True)
         with _locked(stage, path):
+            _put_back(path)
             if work is None or not _is_of(stage, work):
                 _empty(stage)
             if work is not None:
@@ -202,7 +208,8 @@ def _remove(folder: Path) -> None:
 def _sync_tree(folder: Path) -> None:
     for directory, _, files in os.walk(folder):
         for name in files:
-            _sync(Path(directory) / name)
+            if not (file := Path(directory) / name).is_symlink():
+                _sync(file)
         _sync(Path(directory))
 
 
@@ -215,13 +222,31 @@ def _sync(path: Path) -> None:
 
 
 def _replace(stage: Path, path: Path) -> None:
-    old = path.parent / f".{path.name}.replaced"
+    old = _replaced_of(path)
     _remove(old)
-    if path.exists():
-        path.rename(old)
-    stage.rename(path)
+    try:
+        if path.exists():
+            path.rename(old)
+        stage.rename(path)
+    except BaseException:
+        _put_back(path)
+        raise
     _sync(path.parent)
-    _remove(old)
+    try:
+        _remove(old)
+    except OSError as error:
+        logger.warning("note: what was replaced could not be removed: %s: %s", error.filename or old, error.strerror)
+
+
+def _replaced_of(path: Path) -> Path:
+    return path.parent / f".{path.name}.replaced"
+
+
+def _put_back(path: Path) -> None:
+    """Undo the first of the two renames of `_replace`, where a run ended between them."""
+    old = _replaced_of(path)
+    if old.is_dir() and not path.exists():
+        old.rename(path)
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:

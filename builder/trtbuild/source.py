@@ -73,8 +73,12 @@ class SourceCheckpoint:
         return found
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, remedy: str = "repair or download the file again") -> dict[str, Any]:
     """Read a JSON object.
+
+    Args:
+        path: the file.
+        remedy: what to do about a file that is damaged.
 
     Raises:
         TrtbuildError: unreadable, not JSON (with line and column), or not an object.
@@ -87,11 +91,9 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         problem = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise TrtbuildError(f"{path} is not valid JSON: {problem}", hint="repair or download the file again") from error
+        raise TrtbuildError(f"{path} is not valid JSON: {problem}", hint=remedy) from error
     if not isinstance(value, dict):
-        raise TrtbuildError(
-            f"{path} holds a {type(value).__name__}, not an object", hint="repair or download the file again"
-        )
+        raise TrtbuildError(f"{path} holds a {type(value).__name__}, not an object", hint=remedy)
     return value
 
 

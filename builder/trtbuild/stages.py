@@ -1,4 +1,4 @@
-"""The stages of a build: what each depends on, what it leaves, and which of them a folder already holds.
+"""The stages of a build: what each depends on, and what it leaves.
 
 A stage is known by a key: the digest of everything its result depends on, the stage before it included. What has the same key need not be done
 again; what has another key is never replaced unless asked.
@@ -112,27 +112,12 @@ def needed(deployment: Deployment, until: str) -> tuple[Stage, ...]:
     return tuple(stage for stage in STAGES[: last + 1] if stage.name != "accuracy" or has_limits(deployment.accuracy))
 
 
-def held(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return stage -> its entry in the manifest, for every stage whose result a build folder really holds.
-
-    Raises:
-        TrtbuildError: the manifest is none of a build.
-    """
-    if not (folder / manifest.NAME).is_file():
-        return {}
-    written = manifest.read(folder, kind="build")
-    entries: dict[str, dict[str, Any]] = written.get("stages") or {}
-    return {
-        name: entry
-        for name, entry in entries.items()
-        if name in NAMES and all((folder / output).exists() for output in entry.get("outputs", ()))
-        and (name != "checkpoint" or has_checkpoint(folder / CHECKPOINT, entry.get("key")))
-    }  # fmt: skip
-
-
 def has_checkpoint(folder: Path, key: str | None) -> bool:
-    """Say whether a folder holds the whole checkpoint of a key."""
+    """Say whether a folder holds the whole checkpoint of a key; a manifest that cannot be read is of none."""
     if not (folder / manifest.NAME).is_file():
         return False
-    found = manifest.read(folder, kind="checkpoint")
+    try:
+        found = manifest.read(folder, kind="checkpoint")
+    except manifest.DamagedManifest:
+        return False
     return found.get("inputs_key") == key and manifest.is_complete(folder, found)

@@ -19,7 +19,10 @@ _STAGES = ("checkpoint", "accuracy", "engine")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write.")
 @click.option(
-    "--from", "first", type=click.Choice(_STAGES), help="Do this stage and those behind it again; skip those before it."
+    "--from",
+    "first",
+    type=click.Choice(_STAGES),
+    help="Do this stage and those behind it again, though nothing changed; those before it must be there.",
 )
 @click.option(
     "--until", type=click.Choice(_STAGES), default=_STAGES[-1], help="Stop behind this stage; the next run goes on."
@@ -44,7 +47,8 @@ def build(
     """Build SOURCE (a trtbuild.yaml or a model folder): convert, and put all that a server needs into one folder.
 
     Stages: checkpoint (with calibration), accuracy (only with limits), engine (target tensorrt: trtllm-build; pytorch: the LLM API's YAML;
-    reference: nothing). Each is kept while what it depends on stays the same; one of other inputs is replaced with --force only. The folder
+    reference: nothing). Each is kept while what it depends on stays the same and its files are all there; one of other inputs is replaced with
+    --force only. The folder
     holds trtbuild.yaml (resolved), checkpoint/, engine/ or llm_api.yaml, and manifest.json; `trtbuild render` adds repository/.
     """
     from trtbuild.building import build as run

@@ -90,11 +90,11 @@ def _finished(folders: Mapping[str, Path], key: str) -> dict[str, dict[str, Any]
     for folder in folders.values():
         if not (folder / manifest.NAME).is_file() or not (folder / "config.json").is_file():
             return None
-        written = read_json(folder / manifest.NAME)
+        written = read_json(folder / manifest.NAME, remedy=manifest.REMEDIES["checkpoint"])
         if written.get("inputs_key") != key or written.get("kind") != "checkpoint":
             return None
-        if not manifest.is_complete(folder, written):
-            logger.warning("%s is damaged: a file is missing or of another size", folder)
+        if problems := manifest.damage(folder, written.get("files")):
+            logger.warning("%s is damaged: %s", folder, manifest.worded(problems))
             return None
         found[str(folder)] = written
     return found

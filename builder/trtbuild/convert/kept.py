@@ -132,7 +132,7 @@ def copy_folder(
     """
     key = copy_key(kept, deployment)
     if not force and (output / manifest.NAME).is_file():
-        written = read_json(output / manifest.NAME)
+        written = read_json(output / manifest.NAME, remedy=manifest.REMEDIES["checkpoint"])
         if written.get("inputs_key") == key and manifest.is_complete(output, written):
             logger.info("%s is up to date", output)
             return {str(output): written}

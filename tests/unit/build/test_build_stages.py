@@ -8,62 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.build.conftest import Recorder
 
-from trtbuild import building
 from trtbuild.convert import work
 from trtbuild.errors import ToolFailed
-from trtbuild.targets import base
-from trtbuild.targets.base import Job
 
-Make = Callable[..., Path]
 Cli = Callable[..., tuple[int, str, str]]
-
-
-class Recorder:
-    """A target that writes one file, counts how often, and fails on demand."""
-
-    runs = 0
-    failure: BaseException | None = None
-
-    def check(self, job: Job) -> list[str]:
-        """Return a note that names the release."""
-        return [f"for {job.release}"]
-
-    def preflight(self, job: Job, folder: Path) -> None:
-        """Need nothing."""
-
-    def finish(self, job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
-        """Write engine/size."""
-        if Recorder.failure is not None:
-            raise Recorder.failure
-        Recorder.runs += 1
-        (folder / "engine").mkdir()
-        (folder / "engine" / "size").write_text(str(job.limits.max_batch_size))
-        return {"engine_bytes": 1}
-
-
-@pytest.fixture
-def target(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
-    """Let the target tensorrt be a recorder."""
-    monkeypatch.setitem(base.TARGETS, "tensorrt", f"{__name__}:Recorder")
-    monkeypatch.setattr(Recorder, "runs", 0)
-    monkeypatch.setattr(Recorder, "failure", None)
-    monkeypatch.setattr(building, "load_target", lambda name: Recorder())
-    return Recorder
-
-
-@pytest.fixture
-def settings(make_model: Make, tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes a trtbuild.yaml for the target tensorrt."""
-    folder = make_model()
-
-    def write(**sections: Any) -> Path:
-        (tmp_path / "t.yaml").write_text(
-            json.dumps({"model": {"path": str(folder)}, "target": "tensorrt", "parallel": {"tp_size": 2}, **sections})
-        )
-        return tmp_path / "t.yaml"
-
-    return write
 
 
 Settings = Callable[..., Path]
@@ -136,11 +86,15 @@ def test_from_does_a_stage_again_and_skips_the_ones_before(
     assert "--from checkpoint" in err
     assert cli("build", settings(), "-o", out)[0] == 0
     inode = _inode(out)
-    assert cli("build", settings(), "-o", out, "--from", "engine")[0] == 1, (
-        "the engine there is replaced with --force only"
-    )
-    assert cli("build", settings(), "-o", out, "--from", "engine", "--force")[0] == 0
+    (out / "repository").mkdir()
+    code, text, _ = cli("build", settings(), "-o", out, "--from", "engine", "--json")
+    assert (code, _stages(text)) == (0, {"checkpoint": "kept", "engine": "done"})
     assert (_inode(out), target.runs) == (inode, 2)
+    assert (out / "repository").is_dir(), "it was rendered for an engine of the same inputs"
+    code, _, err = cli("build", settings(limits={"max_batch_size": 3}), "-o", out, "--from", "engine")
+    assert (code, target.runs) == (1, 2)
+    assert "holds engine of other inputs" in err
+    assert "--force" in err
     code, _, err = cli("build", settings(parallel={"tp_size": 1}), "-o", out, "--from", "engine", "--force")
     assert code == 2
     assert "for these inputs" in err

@@ -306,6 +306,16 @@ class TestOutput:
         with pytest.raises(TrtbuildError, match="files that were not rendered: own_model/config.pbtxt"):
             render(context(), repository, templates=templates, force=True)
 
+    @pytest.mark.parametrize("content", ["{", '{"kind": "repository", "schema_version": 1}'])
+    def test_a_damaged_manifest_says_that_nobody_knows_what_was_added(
+        self, context: Context, templates: Path, repository: Path, content: str
+    ) -> None:
+        (repository / "manifest.json").write_text(content)
+        with pytest.raises(TrtbuildError) as error:
+            render(context(), repository, templates=templates, force=True)
+        assert "manifest.json" in error.value.message
+        assert error.value.hint == "remove the folder, then render it again"
+
     def test_a_file_that_was_edited_is_replaced_and_named(
         self, context: Context, templates: Path, repository: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -1,0 +1,122 @@
+"""Whether what was built is still all there: a build folder with its stages, an engine, a checkpoint. Looks at names and sizes only.
+
+That bytes are what was written is the business of `trtbuild verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild import manifest
+from trtbuild.errors import TrtbuildError
+from trtbuild.source import read_json
+from trtbuild.trtllm.artifact import Artifact, read_artifact
+
+#: The file that makes a folder a build folder.
+CONFIG = "trtbuild.yaml"
+#: Kind of artifact -> file of a rank. Those of the generation before `build_config` are called otherwise.
+_RANK_FILES = {"engine": "rank{}.engine", "checkpoint": "rank{}.safetensors"}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a build folder has of a stage.
+
+    Attributes:
+        key: digest of what the stage depends on.
+        entry: of the stage in the manifest.
+        problems: files that are missing or of another size; empty when it is whole.
+    """
+
+    key: str
+    entry: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+
+def held(folder: Path) -> dict[str, Held]:
+    """Return stage -> what a build folder has of it; empty for a folder without a manifest.
+
+    Raises:
+        DamagedManifest: the manifest cannot be read.
+        TrtbuildError: it is none of a build.
+    """
+    if not (folder / manifest.NAME).is_file():
+        return {}
+    stages = manifest.read(folder, kind="build").get("stages")
+    if not isinstance(stages, dict) or not all(_is_stage(entry) for entry in stages.values()):
+        raise manifest.DamagedManifest(
+            f"{folder / manifest.NAME} does not say what each stage left", hint=manifest.REMEDIES["build"]
+        )
+    return {
+        name: Held(entry["key"], entry, tuple(manifest.damage(folder, entry.get("files"))))
+        for name, entry in stages.items()
+    }
+
+
+def _is_stage(entry: object) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
+        return False
+    outputs = entry.get("outputs")
+    return isinstance(outputs, list) and all(isinstance(name, str) for name in outputs)
+
+
+def problems(folder: Path) -> list[str]:
+    """Return what is missing from, or cut in, a folder: of a build every stage, of an engine or a checkpoint every rank.
+
+    A Hugging Face folder without a manifest is taken as it is: whoever opens it reads every header.
+    """
+    if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
+        return artifact_problems(folder)
+    try:
+        stages = held(folder)
+    except TrtbuildError as error:
+        return [error.message]
+    found = [problem for stage in stages.values() for problem in stage.problems]
+    # An engine that was built beside the manifest, by hand.
+    unlisted = folder / "engine"
+    return [*found, *(artifact_problems(unlisted) if unlisted.is_dir() and "engine" not in stages else ())]
+
+
+def artifact_problems(folder: Path, *, under: str = "") -> list[str]:
+    """Return what is missing from, or cut in, an engine or checkpoint folder: by its manifest if it has one, and by the ranks of config.json.
+
+    Args:
+        folder: the folder.
+        under: look only at files whose names begin with it, instead of at all.
+    """
+    try:
+        listed = _listed(folder)
+        artifact = read_artifact(folder)
+    except TrtbuildError as error:
+        return [error.message]
+    by_manifest = manifest.damage(folder, listed, under=under) if listed is not None else []
+    by_config = () if under else _rank_problems(folder, artifact)
+    return list(dict.fromkeys((*by_manifest, *by_config)))
+
+
+def _listed(folder: Path) -> object:
+    """Return the files that the manifest of an engine or a checkpoint lists; None when there is no such list."""
+    if not (folder / manifest.NAME).is_file():
+        return None
+    return read_json(folder / manifest.NAME, remedy=manifest.REMEDIES["engine"]).get("files")
+
+
+def _rank_problems(folder: Path, artifact: Artifact) -> Iterator[str]:
+    pattern = _RANK_FILES.get(artifact.kind)
+    if pattern is None or (artifact.generation is not None and artifact.generation.until is not None):
+        return
+    ranks = artifact.world_size
+    for rank in range(ranks):
+        file = folder / pattern.format(rank)
+        if not file.is_file():
+            yield f"{file} is missing"
+        elif not file.stat().st_size:
+            yield f"{file} is empty"
+    wanted = {pattern.format(rank) for rank in range(ranks)}
+    surplus = sorted(file.name for file in folder.glob(pattern.format("*")) if file.name not in wanted)
+    surplus = [name for name in surplus if name.removeprefix("rank").partition(".")[0].isdecimal()]
+    if surplus:
+        yield f"{folder} has {', '.join(surplus)} beyond the {ranks} rank{'s' * (ranks > 1)} of its config.json"
