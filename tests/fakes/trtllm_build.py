@@ -187,7 +187,9 @@ def main() -> None:
     if record := os.environ.get("FAKE_TRTLLM_RECORD"):
         Path(record).write_text(json.dumps(sys.argv[1:]))
     world_size = json.loads((Path(given.checkpoint_dir) / "config.json").read_text())["mapping"]["world_size"]
-    sys.stdout.write(f"[TensorRT-LLM] TensorRT-LLM version: {VERSION}\n")
+    if MODE != "no_version":
+        sys.stdout.write(f"[TensorRT-LLM] TensorRT-LLM version: {VERSION}\n")
+        sys.stdout.flush()
     log("Overriding paged_state to False", level="W")
     if MODE in MODES:
         MODES[MODE]()

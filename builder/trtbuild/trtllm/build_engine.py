@@ -115,7 +115,7 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
     """Build folder/engine from folder/checkpoint and return what the manifest records.
 
     Raises:
-        ToolFailed: trtllm-build is missing, failed, stalled, or wrote something else than was asked for. Nothing that looks like an
+        ToolFailed: trtllm-build is missing, of another release, failed, stalled, or wrote something else than was asked for. Nothing that looks like an
             engine is left; what it printed is in folder/engine.failed.log.
         TrtbuildError: the disk has no room, or refuses.
     """
@@ -163,14 +163,19 @@ def build_engine(job: Job, folder: Path, *, quiet: bool) -> dict[str, Any]:
 
 
 def _run(job: Job, tools: Tools, given: list[str], log: Path, *, quiet: bool) -> tuple[Outcome, BuildProgress]:
+    """Run the builder; one that says in its first line that it is of another release is stopped there, not after hours."""
     steps, ranks = BuildProgress(), job.parallel.world_size
     logger.info("trtllm-build of %d ranks, %d at a time", ranks, tools.workers)
     with progress("building engines", ranks, quiet=quiet, unit="ranks") as advance:
 
         def on_line(line: str) -> None:
-            before = len(steps.serialized)
+            before, version = len(steps.serialized), steps.version
             if step := steps.feed(line):
                 logger.info("  %s", step)
+            if steps.version != version:
+                check_version(
+                    steps.version, job.release, where=str(tools.program)
+                )  # raises, and the builder is stopped
             if len(steps.serialized) > before:
                 advance(1)
 

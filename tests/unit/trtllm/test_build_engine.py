@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -38,6 +40,16 @@ def finish(job: Job, folder: Path) -> dict[str, Any]:
 def left(folder: Path) -> set[str]:
     """Return the names in a build folder."""
     return {entry.name for entry in folder.iterdir()}
+
+
+def running_with(text: str) -> list[str]:
+    """Return the processes that have a text in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended while it was looked at, or of somebody else
+            if text.encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return found
 
 
 class TestSuccess:
@@ -77,9 +89,14 @@ class TestSuccess:
         assert record["warnings"] == 1
         assert str(folder / "engine") in record["arguments"]
         assert not [word for word in record["arguments"] if ".partial" in word]
-        assert json.loads((folder / "engine" / "manifest.json").read_text()) == {
-            "schema_version": 1, "kind": "engine", "trtbuild": json.loads((folder / "engine" / "manifest.json").read_text())["trtbuild"],
-            **json.loads(json.dumps(record)),
+        written = json.loads((folder / "engine" / "manifest.json").read_text())
+        files = written.pop("files")
+        assert {name: entry["bytes"] for name, entry in files.items()} == {
+            file.name: file.stat().st_size for file in (folder / "engine").iterdir() if file.name != "manifest.json"
+        }
+        assert files["rank1.engine"]["sha256"] == hashlib.sha256(b"engine of rank 1").hexdigest()
+        assert written == {
+            "schema_version": 1, "kind": "engine", "trtbuild": written["trtbuild"], **json.loads(json.dumps(record))
         }  # fmt: skip
 
     def test_a_stage_of_a_larger_build_is_called_by_its_final_name(
@@ -222,10 +239,21 @@ class TestFailure:
         assert remedy in error.hint
 
     @pytest.mark.parametrize("version", ["1.2.0", "0.20.0"])
+    def test_a_tool_that_says_it_is_of_another_release_is_stopped_before_it_builds(
+        self, version: str, job: Job, builder: Builder, build_folder: Folder
+    ) -> None:
+        record, folder = builder("hang", version=version), build_folder(job)
+        error = self.failed(job, folder)
+        assert f"trtllm-build is of TensorRT-LLM {version}, and trtbuild.yaml asks for 1.2.1" in error.message
+        assert "tritonserver:26.07-trtllm-python-py3" in error.hint
+        assert f"TensorRT-LLM version: {version}" in (folder / FAILED_LOG).read_text()
+        assert running_with(str(record)) == []
+
+    @pytest.mark.parametrize("version", ["1.2.0", "0.20.0"])
     def test_another_release_than_was_asked_for_is_refused(
         self, version: str, job: Job, builder: Builder, build_folder: Folder
     ) -> None:
-        builder(version=version)
+        builder("no_version", version=version)
         error = self.failed(job, build_folder(job))
         assert f"the engine is of TensorRT-LLM {version}, and trtbuild.yaml asks for 1.2.1" in error.message
         assert "tritonserver:26.07-trtllm-python-py3" in error.hint
