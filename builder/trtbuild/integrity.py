@@ -17,6 +17,8 @@ from trtbuild.trtllm.artifact import Artifact, read_artifact
 
 #: The file that makes a folder a build folder.
 CONFIG = "trtbuild.yaml"
+#: Folders of a build, by the stage that leaves them.
+_FOLDERS = (manifest.CHECKPOINT, "engine")
 #: Kind of artifact -> file of a rank. Those of the generation before `build_config` are called otherwise.
 _RANK_FILES = {"engine": "rank{}.engine", "checkpoint": "rank{}.safetensors"}
 
@@ -75,9 +77,9 @@ def problems(folder: Path) -> list[str]:
     except TrtbuildError as error:
         return [error.message]
     found = [problem for stage in stages.values() for problem in stage.problems]
-    # An engine that was built beside the manifest, by hand.
-    unlisted = folder / "engine"
-    return [*found, *(artifact_problems(unlisted) if unlisted.is_dir() and "engine" not in stages else ())]
+    # What was put beside the manifest by hand, such as an engine from a container.
+    unlisted = [folder / name for name in _FOLDERS if name not in stages and (folder / name).is_dir()]
+    return [*found, *(problem for each in unlisted for problem in artifact_problems(each))]
 
 
 def artifact_problems(folder: Path, *, under: str = "") -> list[str]:
@@ -88,20 +90,22 @@ def artifact_problems(folder: Path, *, under: str = "") -> list[str]:
         under: look only at files whose names begin with it, instead of at all.
     """
     try:
-        listed = _listed(folder)
-        artifact = read_artifact(folder)
+        by_manifest = listed_problems(folder, under=under)
+        by_config = () if under else _rank_problems(folder, read_artifact(folder))
+        return list(dict.fromkeys((*by_manifest, *by_config)))
     except TrtbuildError as error:
         return [error.message]
-    by_manifest = manifest.damage(folder, listed, under=under) if listed is not None else []
-    by_config = () if under else _rank_problems(folder, artifact)
-    return list(dict.fromkeys((*by_manifest, *by_config)))
 
 
-def _listed(folder: Path) -> object:
-    """Return the files that the manifest of an engine or a checkpoint lists; None when there is no such list."""
-    if not (folder / manifest.NAME).is_file():
-        return None
-    return read_json(folder / manifest.NAME, remedy=manifest.REMEDIES["engine"]).get("files")
+def listed_problems(folder: Path, *, under: str = "") -> list[str]:
+    """Return what is wrong with the files that the manifest of an engine or a checkpoint lists; nothing where none is listed.
+
+    Raises:
+        TrtbuildError: there is a manifest that cannot be read.
+    """
+    file = folder / manifest.NAME
+    listed = read_json(file, remedy=manifest.REMEDIES["engine"]).get("files") if file.is_file() else None
+    return manifest.damage(folder, listed, under=under) if listed is not None else []
 
 
 def _rank_problems(folder: Path, artifact: Artifact) -> Iterator[str]:

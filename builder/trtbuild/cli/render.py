@@ -29,6 +29,11 @@ from trtbuild.errors import UsageError
     help="Build folder of the draft model, for speculative.mode draft_target; default: SOURCE/draft, if there is one.",
 )
 @click.option(
+    "--engine-later",
+    is_flag=True,
+    help="The engine is built, or copied to its folder, later: take what it does not say yet from the checkpoint.",
+)
+@click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Repository to write; default: SOURCE/repository."
 )
 @click.option(
@@ -45,6 +50,7 @@ def render(
     checkpoint: Path | None,
     engine: Path | None,
     draft: Path | None,
+    engine_later: bool,
     output: Path | None,
     path_map: str | None,
     target: str | None,
@@ -64,11 +70,18 @@ def render(
     is_build = (source / "trtbuild.yaml").is_file()
     if output is None and not is_build:
         raise UsageError("no output folder is given", hint="add -o DIR, or name a build folder as SOURCE")
+    deployment = resolve(source, target=target)
+    if deployment.target != "tensorrt" and (engine is not None or engine_later):
+        raise UsageError(
+            f"the target is {deployment.target}, which has no engine",
+            hint="leave out --engine and --engine-later, or add --target tensorrt",
+        )
     context = context_of(
-        resolve(source, target=target),
+        deployment,
         checkpoint_dir=checkpoint or (source / "checkpoint" if is_build else None),
         engine_dir=engine or (source / "engine" if is_build else None),
         draft_dir=draft or (source / "draft" if is_build and (source / "draft").is_dir() else None),
+        engine_later=engine_later,
         path_map=read_path_map(path_map),
     )
     rendered = write(context, output or source / "repository", force=force)

@@ -5,6 +5,7 @@ host         what `trtbuild demo` needs
 nvidia, software, system     facts, each behind a seam that tests can take
 survey       the facts together
 overview     what is said of them without an artifact: nothing of it fails
+damage       what is wrong with a folder on any machine
 subject      what a folder needs that a machine can lack
 suitability  whether this machine has it
 redact, bundle               the archive, without secrets
@@ -39,17 +40,20 @@ def examine_for(path: Path, facts: Survey | None = None, *, even_if_broken: bool
         even_if_broken: a folder that cannot be read is a finding that fails, for the archive of a bug report.
 
     Raises:
-        TrtbuildError: the folder is none of these, or unreadable.
+        TrtbuildError: the folder is none of these, or unreadable; a damaged one is a finding that fails.
     """
+    from trtbuild.doctor.damage import damaged
     from trtbuild.doctor.overview import overview
     from trtbuild.doctor.subject import read_subject
-    from trtbuild.doctor.suitability import suit
+    from trtbuild.doctor.suitability import damage_findings, suit
 
     facts = facts or survey()
+    problems = damaged(path)
     try:
         subject = read_subject(path)
     except TrtbuildError as error:
-        if not even_if_broken or not path.is_dir():
+        if not path.is_dir() or not (even_if_broken or problems):
             raise
-        return [Finding("artifact", "fail", error.message, error.hint, "artifact"), *overview(facts)]
-    return [*suit(subject, facts), *overview(facts)]
+        unreadable = Finding("artifact", "fail", error.message, error.hint, "artifact")
+        return [unreadable, *damage_findings(problems), *overview(facts)]
+    return [*damage_findings(problems), *suit(subject, facts), *overview(facts)]

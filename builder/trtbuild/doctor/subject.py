@@ -204,5 +204,6 @@ def _llm_api(model: Path) -> int | None:
 def _release_of(repository: Path) -> Release | None:
     """Return the release that the manifest of a repository we rendered states."""
     file = repository / "manifest.json"
-    stated = read_json(file).get("context", {}).get("tensorrt_llm") if file.is_file() else None
+    context = read_json(file).get("context") if file.is_file() else None
+    stated = context.get("tensorrt_llm") if isinstance(context, dict) else None
     return find_release(stated) if isinstance(stated, str) and stated else None

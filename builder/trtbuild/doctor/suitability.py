@@ -6,7 +6,7 @@ mpirun) is no failure outside of one; the remedy names the image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from trtbuild.doctor.devices import device_findings
 from trtbuild.doctor.finding import Finding, Status
@@ -15,6 +15,7 @@ from trtbuild.doctor.overview import driver_finding, link_finding, ulimit_findin
 from trtbuild.doctor.subject import Subject
 from trtbuild.doctor.survey import Survey
 from trtbuild.doctor.system import SHM_FLOOR_BYTES
+from trtbuild.manifest import worded
 from trtbuild.trtllm.compatibility import compare, containers_with
 from trtbuild.trtllm.versions import Container
 
@@ -23,6 +24,12 @@ _STATUS: dict[str, Status] = {"error": "fail", "warning": "warn", "notice": "war
 _BACKEND = {"tensorrt": "tensorrtllm", "pytorch": "python", "reference": "python"}
 #: Weights may take this share of the memory that is free; the rest is needed for activations and a KV cache, however small.
 _WEIGHTS_SHARE = 0.9
+
+
+def damage_findings(problems: Sequence[str]) -> Iterator[Finding]:
+    """Yield one failed line about files that are missing or cut, and an engine of something else; nothing for an artifact that is whole."""
+    if problems:
+        yield _finding("contents", "fail", worded(problems), "copy the whole folder again, or run `trtbuild build` again: it does what is missing")  # fmt: skip
 
 
 def suit(subject: Subject, facts: Survey) -> Iterator[Finding]:

@@ -130,6 +130,7 @@ def build_context(
     tokenizer_dir: Path,
     engine_dir: Path | None = None,
     draft: DraftBuild | None = None,
+    engine_later: bool = False,
     path_map: tuple[str, str] | None = None,
 ) -> RepoContext:
     """Return the context of a deployment.
@@ -141,6 +142,7 @@ def build_context(
         tokenizer_dir: folder of the tokenizer.
         engine_dir: folder of the built engine; needed by the target `tensorrt`.
         draft: the build of its draft model.
+        engine_later: whether the engine need not be there yet.
         path_map: (folder here, the same folder as the server sees it), for a server in a container.
 
     Raises:
@@ -160,6 +162,7 @@ def build_context(
                 **({} if engine_dir is None else {"engine_dir": engine_dir}),
             },
             draft=draft,
+            engine_later=engine_later,
             path_map=path_map,
         )
     except KeyError as error:
@@ -177,6 +180,7 @@ def _build(
     limits: ResolvedLimits,
     paths: Mapping[str, Path],
     draft: DraftBuild | None,
+    engine_later: bool,
     path_map: tuple[str, str] | None,
 ) -> RepoContext:
     variant, serving = VARIANTS[deployment.target], deployment.serving
@@ -184,7 +188,7 @@ def _build(
     logits_dtype, max_batch_size = "float32", limits.max_batch_size
     kv_cache_max_tokens: int | None = limits.kv_tokens
     more: dict[str, Any] = {}
-    engine = open_engine(paths.get("engine_dir")) if variant == "engine" else None
+    engine = open_engine(paths.get("engine_dir"), is_later=engine_later) if variant == "engine" else None
     release = serving_release(deployment, engine)
     if variant == "engine":
         logits_dtype, max_batch_size = batch_and_logits(engine, checkpoint_config, deployment, limits.max_batch_size)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtbuild.errors import UsageError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.engine_settings import engine_parameters
 from trtbuild.repo.placement import placement
 from trtbuild.repo.xgrammar import check_tokenizer_info
@@ -21,8 +21,12 @@ logger = logging.getLogger(__name__)
 PERIODS_MS = {"cancellation_check_period_ms": 100, "stats_check_period_ms": 100}
 
 
-def open_engine(folder: Path | None) -> Engine | None:
-    """Return the engine, None when it is built elsewhere, later.
+def open_engine(folder: Path | None, *, is_later: bool = False) -> Engine | None:
+    """Return the engine, None when it is built, or copied to its folder, later.
+
+    Args:
+        folder: of the engine.
+        is_later: whether it need not be there yet; what is there counts.
 
     Raises:
         UsageError: no folder is named.
@@ -30,9 +34,16 @@ def open_engine(folder: Path | None) -> Engine | None:
     """
     if folder is None:
         raise UsageError("the target tensorrt needs the folder of an engine", hint="name it with --engine")
-    if not folder.is_dir():
-        logger.warning("note: %s does not exist yet; its limits and logits dtype are taken from the checkpoint", folder)
+    if is_later and not (folder / "config.json").is_file():
+        logger.warning(
+            "note: %s holds no engine yet; its limits and logits dtype are taken from the checkpoint", folder
+        )
         return None
+    if not folder.is_dir():
+        raise TrtbuildError(
+            f"{folder} is no engine folder: it {'is a file' if folder.exists() else 'does not exist'}",
+            hint="build the engine (`trtbuild build`) or name its folder with --engine; --engine-later renders for one that comes later",
+        )
     return Engine.open(folder)
 
 

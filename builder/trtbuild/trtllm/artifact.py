@@ -87,7 +87,7 @@ def read_artifact(folder: Path) -> Artifact:
             f"{folder} has no config.json",
             hint="name a build, checkpoint, engine or model folder, or a model repository",
         )
-    config = read_json(folder / "config.json")
+    config = read_json(folder / "config.json", remedy="copy the whole folder again, or build or convert it again")
     generation = next((each for each in GENERATIONS if isinstance(config.get(each.key), dict)), None)
     if generation is not None:
         return _engine(folder, config, generation)

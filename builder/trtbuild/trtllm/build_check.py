@@ -85,7 +85,11 @@ def check_engine(job: Job, folder: Path, asked: Mapping[str, Any]) -> tuple[Engi
     weights = [f"rank{rank}_managed_weights.safetensors" for rank in range(job.parallel.world_size)]
     if job.deployment.engine.fast_build and (missing := [name for name in weights if not _is_file(folder / name)]):
         notes.append(f"engine.fast_build should put weights beside the engine, and {', '.join(missing)} are not there")
-    different = [*_different_build(job, engine, asked), *_different_model(job, engine)]
+    has_drafts = job.deployment.speculative.mode != "none"
+    different = [
+        *different_build(asked, engine, dtype=job.dtype, has_drafts=has_drafts),
+        *_different_model(job, engine),
+    ]
     if different:
         raise ToolFailed(
             f"the engine is not what was asked for: {'; '.join(different)}",
@@ -94,7 +98,15 @@ def check_engine(job: Job, folder: Path, asked: Mapping[str, Any]) -> tuple[Engi
     return engine, notes
 
 
-def _different_build(job: Job, engine: Engine, asked: Mapping[str, Any]) -> Iterator[str]:
+def different_build(asked: Mapping[str, Any], engine: Engine, *, dtype: str, has_drafts: bool) -> Iterator[str]:
+    """Yield the options of trtllm-build that config.json says otherwise; what it does not repeat is not compared.
+
+    Args:
+        asked: option -> value; None and empty: not asked for.
+        engine: what was built.
+        dtype: of the model, which `auto` may have become.
+        has_drafts: whether speculation may have made lengths larger.
+    """
     lora = engine.build.get("lora_config")
     for option in OPTIONS:
         if option.place == CALLER or option.name in _NOT_COMPARED or asked.get(option.name) in (None, ()):
@@ -102,8 +114,10 @@ def _different_build(job: Job, engine: Engine, asked: Mapping[str, Any]) -> Iter
         name = _NAMES.get(option.name, option.name)
         places: tuple[Any, ...] = (lora if name in _IN_LORA else engine.build, engine.plugins)
         place = next((each for each in places if isinstance(each, Mapping) and name in each), None)
-        if place is not None and not _is_same(job, option.name, asked[option.name], place[name]):
-            yield f"{option.name} was to be {_worded(asked[option.name])}, and is {_worded(place[name])}"
+        if place is not None and not _is_same(
+            option.name, asked[option.name], place[name], dtype=dtype, has_drafts=has_drafts
+        ):
+            yield f"{option.name} was to be {worded(asked[option.name])}, and is {worded(place[name])}"
 
 
 def _different_model(job: Job, engine: Engine) -> Iterator[str]:
@@ -117,15 +131,15 @@ def _different_model(job: Job, engine: Engine) -> Iterator[str]:
     }
     for name, (asked, found) in wanted.items():
         if asked != found:
-            yield f"{name} was to be {_worded(asked)}, and is {_worded(found)}"
+            yield f"{name} was to be {worded(asked)}, and is {worded(found)}"
 
 
-def _is_same(job: Job, name: str, asked: Any, found: Any) -> bool:
+def _is_same(name: str, asked: Any, found: Any, *, dtype: str, has_drafts: bool) -> bool:
     if asked == "disable":
         return found in (None, False, "disable")
     if asked == "auto":
-        return found in ("auto", job.dtype)
-    if name in _GROW_WITH_DRAFTS and job.deployment.speculative.mode != "none":
+        return found in ("auto", dtype)
+    if name in _GROW_WITH_DRAFTS and has_drafts:
         return isinstance(found, int) and found >= asked
     if isinstance(asked, (list, tuple)):
         return isinstance(found, list) and sorted(asked) == sorted(found)
@@ -134,5 +148,6 @@ def _is_same(job: Job, name: str, asked: Any, found: Any) -> bool:
     return bool(found == asked)
 
 
-def _worded(value: Any) -> str:
+def worded(value: Any) -> str:
+    """Return a value as trtbuild.yaml writes it; None as "none"."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -43,7 +43,7 @@ class Engine:
             TrtbuildError: it is none, its mapping holds no sizes, or it is of a generation before build_config and pretrained_config (field report VC03).
         """
         file = path / "config.json"
-        config = read_json(file)
+        config = read_json(file, remedy="copy the whole engine folder again, or build the engine again")
         if "builder_config" in config:
             raise TrtbuildError(
                 f"{file} has builder_config: this engine was built by TensorRT-LLM before 0.8, which no supported release can load",
@@ -109,8 +109,18 @@ class Engine:
 
     @property
     def max_batch_size(self) -> int:
-        """Requests the engine takes at most."""
-        return int(self.build["max_batch_size"])
+        """Requests the engine takes at most.
+
+        Raises:
+            TrtbuildError: config.json does not say.
+        """
+        found = self.build.get("max_batch_size")
+        if not isinstance(found, int):
+            raise TrtbuildError(
+                f"{self.path / 'config.json'}: max_batch_size of build_config is {found!r}, not a number",
+                hint="copy the whole engine folder again, or build the engine again",
+            )
+        return found
 
     @property
     def logits_dtype(self) -> str:

@@ -335,7 +335,16 @@ def test_our_own_repository_leads_back_to_its_model(make_model: MakeModel, tmp_p
         "serving": {"stop_words": ["E"]},
     }
     (tmp_path / "old.yaml").write_text(yaml.safe_dump(data))
-    options = ("--checkpoint", tmp_path / "ckpt", "--engine", tmp_path / "engine", "-o", tmp_path / "repository", "-q")
+    options = (
+        "--checkpoint",
+        tmp_path / "ckpt",
+        "--engine",
+        tmp_path / "engine",
+        "--engine-later",
+        "-o",
+        tmp_path / "repository",
+        "-q",
+    )
     code, _, err = cli("render", tmp_path / "old.yaml", *options)
     assert code == 0, err
     found = migrate(tmp_path / "repository")

@@ -284,4 +284,4 @@ def test_a_broken_artifact_can_be_reported(cli: Cli, artifact: Path, tmp_path: P
     content = read(tmp_path / "out.tar.gz")
     assert content["artifact/config.json"] == '{"version": "1.2.1"'
     assert json.loads(content["doctor.json"])["ok"] is False
-    assert cli("doctor", "--for", artifact)[0] == 1
+    assert cli("doctor", "--for", artifact)[0] == 3

@@ -18,7 +18,7 @@ from trtbuild.spec import parse
 
 
 def make_checkpoint(folder: Path) -> Path:
-    """Write a checkpoint folder: a configuration and a tokenizer, no weights."""
+    """Write a checkpoint folder: a configuration, a tokenizer, and a rank file that nobody opens."""
     (folder / "tokenizer").mkdir(parents=True)
     config = {
         "architecture": "LlamaForCausalLM",
@@ -27,6 +27,7 @@ def make_checkpoint(folder: Path) -> Path:
         "logits_dtype": "float16",
     }
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "rank0.safetensors").write_bytes(b"weights")
     (folder / "tokenizer" / "tokenizer.json").write_text("{}")
     (folder / "tokenizer" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     return folder
@@ -40,7 +41,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    """Return an engine folder: its configuration only."""
+    """Return an engine folder: its configuration, and a rank file that nobody opens."""
     folder = tmp_path / "engine"
     folder.mkdir()
     config = {
@@ -49,17 +50,30 @@ def engine(tmp_path: Path) -> Path:
         "pretrained_config": {"logits_dtype": "float16"},
     }
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "rank0.engine").write_bytes(b"engine")
     return folder
+
+
+def cut_engine(folder: Path, *, tp_size: int = 1, pp_size: int = 1) -> None:
+    """Make an engine one of so many ranks."""
+    content = json.loads((folder / "config.json").read_text())
+    world_size = tp_size * pp_size
+    content["pretrained_config"]["mapping"] = {"tp_size": tp_size, "pp_size": pp_size, "world_size": world_size}
+    (folder / "config.json").write_text(json.dumps(content))
+    for rank in range(world_size):
+        (folder / f"rank{rank}.engine").write_bytes(b"engine")
 
 
 @pytest.fixture
 def context(checkpoint: Path, engine: Path) -> Callable[..., RepoContext]:
     """Return a function that makes a context from sections of trtbuild.yaml."""
 
-    def make(*, path_map: tuple[str, str] | None = None, **sections: Any) -> RepoContext:
+    def make(*, path_map: tuple[str, str] | None = None, engine_later: bool = False, **sections: Any) -> RepoContext:
         deployment = parse({"model": {"path": str(checkpoint)}, **sections}, origin="test")
         needed = engine if deployment.target == "tensorrt" else None
-        return context_of(deployment, checkpoint_dir=checkpoint, engine_dir=needed, path_map=path_map)
+        return context_of(
+            deployment, checkpoint_dir=checkpoint, engine_dir=needed, engine_later=engine_later, path_map=path_map
+        )
 
     return make
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtbuild import manifest
 from trtbuild.repo.context import RepoContext, build_context
 from trtbuild.repo.deployment import context_of
 from trtbuild.repo.render import render
@@ -53,6 +54,7 @@ def make_files(root: Path) -> None:
     """Write a tokenizer, a checkpoint folder and an engine."""
     (root / "checkpoint" / "tokenizer").mkdir(parents=True)
     (root / "checkpoint" / "config.json").write_text(json.dumps({"architecture": "LlamaForCausalLM", **CHECKPOINT}))
+    (root / "checkpoint" / "rank0.safetensors").write_bytes(b"weights")
     (root / "checkpoint" / "tokenizer" / "tokenizer.json").write_text("{}")
     (root / "checkpoint" / "tokenizer" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     (root / "engine").mkdir()
@@ -81,6 +83,8 @@ def make(root: Path, *, draft: dict[str, Any] | None = None, **sections: Any) ->
     make_files(root)
     if draft is not None:
         make_draft(root, **draft)
+    if sections.get("target") == "tensorrt":
+        sections = {"parallel": {"tp_size": 2}, **sections}
     deployment = parse({"model": {"path": str(root / "checkpoint")}, **sections}, origin="test")
     context: RepoContext
     if deployment.target == "pytorch":
@@ -123,6 +127,19 @@ def swap_in(name: str, old: str, new: str) -> Mutation:
         file.write_text(text.replace(old, new, 1), encoding="utf-8")
 
     return mutate
+
+
+def cut_engine(case: Case) -> None:
+    """Cut a rank of an engine whose manifest lists its files."""
+    manifest.write(case.root / "engine", manifest.header("engine"))
+    (case.root / "engine" / "rank0.engine").write_bytes(b"eng")
+
+
+def lose_engine(case: Case) -> None:
+    """Remove every rank of an engine whose manifest lists its files."""
+    manifest.write(case.root / "engine", manifest.header("engine"))
+    for file in (case.root / "engine").glob("rank*.engine"):
+        file.unlink()
 
 
 def parameter(key: str, value: str, model: str = "tensorrt_llm") -> Mutation:

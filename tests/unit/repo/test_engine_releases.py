@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.repo.conftest import cut_engine
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.context import RepoContext
@@ -34,10 +35,8 @@ def core(context: Callable[..., RepoContext], engine: Path, tmp_path: Path) -> C
 
     def make(line: str = "1.2", **sections: Any) -> Any:
         content = json.loads((engine / "config.json").read_text()) | {"version": str(find_release(line))}
-        sizes = sections.get("parallel", {})
-        mapping = {key: sizes.get(key, 1) for key in ("tp_size", "pp_size")}
-        content["pretrained_config"]["mapping"] = {**mapping, "world_size": mapping["tp_size"] * mapping["pp_size"]}
         (engine / "config.json").write_text(json.dumps(content))
+        cut_engine(engine, **sections.get("parallel", {}))
         made = context(target="tensorrt", tensorrt_llm=line, **sections)
         repository = render(made, tmp_path / "out", force=True).path
         return parse_config((repository / "tensorrt_llm" / "config.pbtxt").read_text())
@@ -83,9 +82,8 @@ def test_a_tree_of_choices_is_a_list_of_lists(core: Core, mode: str) -> None:
 
 def test_a_release_without_engines_is_refused(context: Callable[..., RepoContext], engine: Path) -> None:
     (engine / "config.json").unlink()
-    engine.rmdir()
     with pytest.raises(UsageError, match="serves no engines"):
-        context(target="tensorrt", tensorrt_llm="1.4.0rc4")
+        context(target="tensorrt", tensorrt_llm="1.4.0rc4", engine_later=True)
 
 
 class TestGuidedDecoding:
@@ -162,8 +160,9 @@ class TestPlacement:
         ],
     )
     def test_the_mode_decides_environment_and_ranks(
-        self, context: Callable[..., RepoContext], serving: dict[str, Any], environment: dict[str, str], world_size: int
-    ) -> None:
+        self, context: Callable[..., RepoContext], engine: Path, serving: dict[str, Any], environment: dict[str, str], world_size: int,
+    ) -> None:  # fmt: skip
+        cut_engine(engine, tp_size=2)
         made = context(target="tensorrt", serving=serving, parallel={"tp_size": 2})
         assert (made.environment, made.world_size) == (environment, world_size)
 

@@ -153,6 +153,8 @@ ENGINE_MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
         {"engine-generation", "engine-release"},
     ),
     "a rank that was not copied": (cases.remove("engine/rank1.engine"), {"engine-ranks"}),
+    "a rank that was cut": (cases.cut_engine, {"engine-files"}),
+    "an engine of no ranks": (cases.lose_engine, {"engine-files"}),
     "a rank too many": (write("engine/rank2.engine", "x"), {"engine-ranks"}),
     "ranks that do not multiply": (
         cases.engine("pretrained_config", "mapping", value={"tp_size": 2, "pp_size": 2, "world_size": 2}),

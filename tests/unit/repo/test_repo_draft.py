@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.repo.conftest import make_checkpoint
+from tests.unit.repo.conftest import cut_engine, make_checkpoint
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.context import RepoContext
@@ -70,6 +71,7 @@ def make(tmp_path: Path) -> Make:
             if not (tmp_path / name).exists():
                 write(tmp_path / name, **sections[name])
             (tmp_path / name / "engine" / "config.json").write_text(json.dumps(content))
+            cut_engine(tmp_path / name / "engine", **sections[name].get("parallel", {}))
         folder = tmp_path / "target"
         deployment = parse({"model": {"path": str(folder / "checkpoint")}, **sections["target"]}, origin="test")
         return context_of(
@@ -237,8 +239,7 @@ class TestRefused:
 
     def test_what_is_known_is_checked_before_the_target_is_built(self, make: Make, tmp_path: Path) -> None:
         make()
-        (tmp_path / "target" / "engine" / "config.json").unlink()
-        (tmp_path / "target" / "engine").rmdir()
+        shutil.rmtree(tmp_path / "target" / "engine")
 
         def later(*, vocab_size: int = 128, **engine: Any) -> RepoContext:
             config = json.loads(json.dumps(ENGINES["draft"]))
@@ -251,6 +252,7 @@ class TestRefused:
                 deployment,
                 checkpoint_dir=folder / "checkpoint",
                 engine_dir=folder / "engine",
+                engine_later=True,
                 draft_dir=tmp_path / "draft",
             )
 

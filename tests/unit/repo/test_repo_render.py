@@ -222,15 +222,6 @@ class TestEngine:
         with pytest.raises(TrtbuildError, match=r"written by TensorRT-LLM 0\.7\.1, has builder_config"):
             context(target="tensorrt", tensorrt_llm="1.2.0")
 
-    def test_an_engine_that_is_built_elsewhere_is_taken_from_the_checkpoint(
-        self, context: Context, engine: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        (engine / "config.json").unlink()
-        engine.rmdir()
-        with caplog.at_level(logging.WARNING, logger="trtbuild"):
-            assert context(target="tensorrt").logits_datatype == "TYPE_FP16"
-        assert "does not exist yet" in caplog.text
-
 
 class TestPaths:
     def test_they_are_absolute(self, context: Context, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

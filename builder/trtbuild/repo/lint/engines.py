@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.manifest import worded
 from trtbuild.repo.lint.facts import EngineFolder
 from trtbuild.repo.lint.findings import Problem, Rule
 from trtbuild.repo.lint.repository import CORE, Model, Repository
@@ -35,6 +36,18 @@ def readable(repository: Repository) -> Iterator[Problem]:
                 "gpt_model_path",
                 f"{folder.path} is a {folder.artifact.kind}, not an engine",
                 "build it with trtllm-build, and name the folder that it wrote",
+            )
+
+
+def files(repository: Repository) -> Iterator[Problem]:
+    """Find engines that lost a file, or a part of one, since they were built."""
+    for model, folder in _folders(repository):
+        if folder.problems:
+            yield _problem(
+                model,
+                "gpt_model_path",
+                worded(folder.problems),
+                "copy the whole folder again, or build the engine again",
             )
 
 
@@ -103,18 +116,18 @@ def ranks(repository: Repository) -> Iterator[Problem]:
                 f"world_size says {mapping['world_size']}",
                 "build the engine again",
             )
-        files = {file.name for file in engine.path.glob("rank*.engine")}
+        found = {file.name for file in engine.path.glob("rank*.engine")}
         wanted = {f"rank{rank}.engine" for rank in range(mapping["world_size"])}
         for file in sorted(engine.path.glob("rank*.engine")):
             if why := _damage(file):
                 yield _problem(model, "gpt_model_path", f"{file} {why}", "copy it again")
         # Without any, the folder is a configuration that was copied for a look.
-        if files and files != wanted:
-            wrong = ", ".join(sorted(files ^ wanted))
+        if found and found != wanted:
+            wrong = ", ".join(sorted(found ^ wanted))
             yield _problem(
                 model,
                 "gpt_model_path",
-                f"{engine.path} has {len(files)} rank files for {len(wanted)} rank(s); missing or too many: {wrong}",
+                f"{engine.path} has {len(found)} rank files for {len(wanted)} rank(s); missing or too many: {wrong}",
                 "copy the whole folder, or build the engine again",
             )
 
@@ -291,6 +304,10 @@ RULES: dict[str, Rule] = {
     "engine-folder": Rule(
         "error", readable, "a `gpt_model_path` that names no engine", "The backend needs `config.json` as trtllm-build wrote it and `rank{N}.engine` (Triton specification 1.8).",
         "Name the folder that trtllm-build wrote.",
+    ),
+    "engine-files": Rule(
+        "error", files, "an engine that lost a file, or a part of one", "The model does not load. Sizes are compared with the list in the engine's `manifest.json`.",
+        "Copy the whole folder again, or build the engine again.",
     ),
     "engine-generation": Rule(
         "error", generation, "an engine whose `config.json` has another schema than the backend reads",

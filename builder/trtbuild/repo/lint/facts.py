@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.lint.reading import is_file, is_folder
+from trtbuild.integrity import listed_problems
 from trtbuild.source import read_json
 from trtbuild.trtllm.artifact import Artifact, read_artifact
 from trtbuild.trtllm.engine import Engine
@@ -51,12 +52,14 @@ class EngineFolder:
         artifact: what it says about the versions it is for; None when it cannot be read.
         engine: its configuration; None when it is of another generation, or cannot be read.
         error: why it cannot be read.
+        problems: files that are missing or cut, by the manifest beside it.
     """
 
     path: Path
     artifact: Artifact | None = None
     engine: Engine | None = None
     error: str = ""
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def _read(folder: Path) -> EngineFolder:
     except OSError as error:
         return EngineFolder(folder, error=f"{folder} cannot be read: {error.strerror}")
     try:
-        return EngineFolder(folder, artifact, Engine.open(folder))
+        return EngineFolder(folder, artifact, Engine.open(folder), problems=tuple(listed_problems(folder)))
     except TrtbuildError as error:
         # Of an old generation there is an artifact, and the rule about generations says so.
         is_old = artifact.generation is not None and artifact.generation.until is not None
