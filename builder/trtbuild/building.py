@@ -7,7 +7,6 @@ Knows the order of the stages and what is kept between runs; how each is done is
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,10 @@ from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
 from trtbuild.integrity import CONFIG, Held, held
 from trtbuild.manifest import CHECKPOINT
-from trtbuild.output import check_output, check_space, staged_folder, write_atomically
+from trtbuild.output import check_output, check_space, link_or_copy, staged_folder, write_atomically
 from trtbuild.spec import Deployment
 from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, needed, stage_keys
+from trtbuild.targets.adopted import Adopted
 from trtbuild.targets.base import Job, Target, check_job, load_target
 from trtbuild.ways import only_ways_that_work
 
@@ -59,6 +59,7 @@ def build(
     quiet: bool,
     first: str | None = None,
     until: str = NAMES[-1],
+    engine: Path | None = None,
 ) -> dict[str, Any]:
     """Build a deployment into a folder and return a summary.
 
@@ -73,6 +74,7 @@ def build(
         quiet: show no progress.
         first: do this stage and those behind it again, whether or not their inputs changed; those before it must be there.
         until: the last stage that is done.
+        engine: folder of an engine that is taken over instead of building one.
 
     Raises:
         UsageError: the target cannot be built like this, a stage is skipped that was never done, or `first` comes behind `until`.
@@ -81,16 +83,23 @@ def build(
     """
     if first is not None and NAMES.index(first) > NAMES.index(until):
         raise UsageError(f"--from {first} comes behind --until {until}", hint=f"the stages are {', '.join(NAMES)}")
+    if engine is not None and (deployment.target != "tensorrt" or until != NAMES[-1]):
+        what = f"--until {until}" if deployment.target == "tensorrt" else f"target {deployment.target}"
+        raise UsageError(f"--engine names an engine, and {what} has none", hint="leave out --engine")
     with only_ways_that_work(deployment):
         wishes = check_deployment(deployment)
         work = work_of(deployment)
-        job, target = work.job(), load_target(deployment.target)
+        job, target = work.job(), _target(deployment, output, engine)
         notes = [*wishes, *work.notes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
+    if isinstance(target, Adopted):
+        notes += target.check(job)
     check_gate(work.source, deployment.accuracy)
     run = Build(work, job, target, stage_keys(work.key, deployment), output, memory_bytes, quiet)
     seen = _state(output)
     there = _there(output, force=force)
     kept = _kept(run, there, first, until)
+    if isinstance(target, Adopted) and not target.in_place and STAGES[-1].name in kept:
+        kept.remove(STAGES[-1].name)
     todo = [stage for stage in needed(deployment, until) if stage.name not in kept]
     stale = [stage.name for stage in needed(deployment, NAMES[-1]) if _is_stale(run, there, stage.name)]
     if not todo and not stale:
@@ -119,6 +128,13 @@ def build(
         (folder / CONFIG).write_text(render(deployment), encoding="utf-8")
         _write_manifest(run, folder, {name: entries[name] for name in NAMES if name in entries})
     return _summary(run, todo)
+
+
+def _target(deployment: Deployment, output: Path, engine: Path | None) -> Target:
+    """Return what makes the last stage: the target, or the one that takes over an engine."""
+    if engine is None:
+        return load_target(deployment.target)
+    return Adopted(engine, in_place=engine.resolve() == (output / STAGES[-1].leaves(deployment.target)[0]).resolve())
 
 
 def _state(output: Path) -> tuple[int, int] | None:
@@ -186,12 +202,16 @@ def _check_place(
         )
     foreign = [name for stage in todo if stage.name not in there for name in stage.leaves(run.deployment.target)]
     foreign = [name for name in foreign if there and (output / name).exists()]
-    if foreign and not force:
+    adopted = run.target if isinstance(run.target, Adopted) else None
+    if foreign and not force and not (adopted and adopted.in_place):
         raise TrtbuildError(
             f"{output / foreign[0]} was not made by this build, which would replace it",
-            hint="move it away, or replace it with --force",
+            hint="--engine takes an engine over; else move it away, or replace it with --force",
         )
-    check_output(output, force=force or bool(there), keep=(run.work.source.path,))
+    keep = [run.work.source.path]
+    if adopted and output.resolve() not in adopted.engine.resolve().parents:
+        keep.append(adopted.engine)
+    check_output(output, force=force or bool(there), keep=tuple(keep))
 
 
 def _stays(
@@ -224,20 +244,13 @@ def _take_over(output: Path, folder: Path, names: list[str]) -> None:
         if source.is_symlink():
             place.symlink_to(source.readlink())
         elif source.is_dir():
-            shutil.copytree(source, place, copy_function=_link, symlinks=True)
+            shutil.copytree(source, place, copy_function=link_or_copy, symlinks=True)
         else:
-            _link(str(source), str(place))
+            link_or_copy(str(source), str(place))
 
 
 def _remove(entry: Path) -> None:
     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink(missing_ok=True)
-
-
-def _link(source: str, place: str) -> None:
-    try:
-        os.link(source, place)
-    except OSError:
-        shutil.copy2(source, place)
 
 
 def _do(run: Build, stage: Stage, folder: Path) -> dict[str, Any]:

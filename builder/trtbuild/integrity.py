@@ -37,6 +37,12 @@ class Held:
     entry: Mapping[str, Any]
     problems: tuple[str, ...]
 
+    @property
+    def files(self) -> Mapping[str, Mapping[str, Any]]:
+        """The files that it left, as `manifest.sizes_of` lists them; empty where the manifest does not."""
+        files = self.entry.get("files")
+        return files if manifest.is_listing(files) else {}
+
 
 def held(folder: Path) -> dict[str, Held]:
     """Return stage -> what a build folder has of it; empty for a folder without a manifest.

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from trtbuild import __version__
 from trtbuild.errors import TrtbuildError
@@ -81,7 +81,9 @@ def files_of(folder: Path, *, kind: str = "checkpoint") -> dict[str, dict[str, A
 
 
 def sizes_of(folder: Path, outputs: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return relative name -> size of the files that a stage of a build left, and SHA-256 of their manifests, which say what the others are.
+    """Return relative name -> size of the files that a stage of a build left.
+
+    Those of a folder have their digests in its manifest; the manifest itself, and what lies in no folder, has one here.
 
     Args:
         folder: of the build.
@@ -91,7 +93,7 @@ def sizes_of(folder: Path, outputs: Iterable[str]) -> dict[str, dict[str, Any]]:
     for name in outputs:
         for file in _visible(folder / name) if (folder / name).is_dir() else [folder / name]:
             entry: dict[str, Any] = {"bytes": file.stat().st_size}
-            if file.name == NAME:
+            if file.name == NAME or file.parent == folder:
                 entry["sha256"] = file_digest(file)
             found[file.relative_to(folder).as_posix()] = entry
     return found
@@ -120,7 +122,7 @@ def damage(folder: Path, listed: object, *, under: str = "") -> list[str]:
         listed: what `files_of` or `sizes_of` returned when they were written.
         under: look only at files whose names begin with it.
     """
-    if not isinstance(listed, Mapping) or not all(_is_entry(entry) for entry in listed.values()):
+    if not is_listing(listed):
         return [f"{folder / NAME} does not list the files"]
     found = []
     for name, entry in listed.items():
@@ -142,8 +144,11 @@ def worded(problems: Sequence[str]) -> str:
     return "; ".join(problems[:_SHOWN]) + more
 
 
-def _is_entry(entry: object) -> bool:
-    return isinstance(entry, Mapping) and isinstance(entry.get("bytes"), int)
+def is_listing(listed: object) -> TypeGuard[Mapping[str, Mapping[str, Any]]]:
+    """Say whether a value has the form of what `files_of` and `sizes_of` return."""
+    return isinstance(listed, Mapping) and all(
+        isinstance(entry, Mapping) and isinstance(entry.get("bytes"), int) for entry in listed.values()
+    )
 
 
 def is_complete(folder: Path, manifest: Mapping[str, Any]) -> bool:

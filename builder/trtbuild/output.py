@@ -249,6 +249,17 @@ def _put_back(path: Path) -> None:
         old.rename(path)
 
 
+def link_or_copy(source: str, place: str) -> None:
+    """Give a file a second name, or copy it where there can be none; what a symbolic link leads to is copied."""
+    if Path(source).is_symlink():
+        shutil.copy2(source, place)
+        return
+    try:
+        os.link(source, place)
+    except OSError:  # another disk, or a file of another user
+        shutil.copy2(source, place)
+
+
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
     """Write a file (text as UTF-8, or piece by piece) so that readers see the old or the new content, never a part of it."""
     partial = path.with_name(f".{path.name}.partial")

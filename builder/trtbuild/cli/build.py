@@ -27,6 +27,11 @@ _STAGES = ("checkpoint", "accuracy", "engine")
 @click.option(
     "--until", type=click.Choice(_STAGES), default=_STAGES[-1], help="Stop behind this stage; the next run goes on."
 )
+@click.option(
+    "--engine",
+    type=click.Path(path_type=Path),
+    help="Take over this engine, which trtllm-build wrote elsewhere from the checkpoint, instead of building one.",
+)
 @target_option(multiple=False)
 @deployment_options
 @memory
@@ -38,6 +43,7 @@ def build(
     output: Path,
     first: str | None,
     until: str,
+    engine: Path | None,
     memory_bytes: int,
     force: bool,
     as_json: bool,
@@ -54,7 +60,9 @@ def build(
     from trtbuild.building import build as run
 
     deployment = resolve(source, **given)
-    result = run(deployment, output, force=force, memory_bytes=memory_bytes, quiet=quiet, first=first, until=until)
+    result = run(
+        deployment, output, force=force, memory_bytes=memory_bytes, quiet=quiet, first=first, until=until, engine=engine
+    )
     if as_json:
         print_json(result)
     else:

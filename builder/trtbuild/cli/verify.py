@@ -1,4 +1,4 @@
-"""`trtbuild verify`: is a checkpoint still what was written, and is it what its source says?"""
+"""`trtbuild verify`: is a checkpoint, an engine or a build still what was written, and is the checkpoint what its source says?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOUND = 3
 @common
 @click.pass_context
 def verify(ctx: click.Context, folder: Path, with_source: bool, as_json: bool, quiet: bool) -> None:
-    """Read FOLDER (a checkpoint, or a build folder) again, whole: any byte that is not what was written is found.
+    """Read FOLDER (a checkpoint, an engine, or a build folder) again, whole: any byte that is not what was written is found.
 
     With the source, every weight is decoded and compared with the model: unquantized ones must be equal, quantized ones within the error
     bound of their scheme. Exit code 3 when something was found.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,23 @@ from trtbuild.checkpoint_kinds import open_checkpoint
 from trtbuild.console import progress
 from trtbuild.convert.run import plan_deployment
 from trtbuild.errors import TrtbuildError
+from trtbuild.integrity import held
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.names import TARGETS
 from trtbuild.safetensors_file import TensorInfo, read_header
+from trtbuild.source import read_json
 from trtbuild.spec import parse
 
+logger = logging.getLogger(__name__)
+
+#: Folder of the engine in a build folder.
+ENGINE = "engine"
 #: Of the tensors with an error, the report lists so many, the worst first.
 _WORST = 10
 
 
 def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, Any]:
-    """Verify a checkpoint folder, or the checkpoint of a build folder, and return the report as plain data.
+    """Verify a checkpoint folder, an engine folder, or all of a build folder, and return the report as plain data.
 
     Args:
         folder: what to verify.
@@ -31,13 +38,62 @@ def verify_folder(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, 
         quiet: show no progress.
 
     Raises:
-        TrtbuildError: the folder is no checkpoint of ours, or its source is gone or of another shape.
+        TrtbuildError: the folder is none of ours, or its source is gone or of another shape.
     """
+    if not (folder / CHECKPOINT / "config.json").is_file():
+        file = folder / manifest.NAME
+        is_engine = file.is_file() and read_json(file, remedy=manifest.REMEDIES["checkpoint"]).get("kind") == "engine"
+        return _verify_engine(folder) if is_engine else _verify_checkpoint(folder, with_source=with_source, quiet=quiet)
+    report = _verify_checkpoint(folder / CHECKPOINT, with_source=with_source, quiet=quiet)
+    read, engine = [CHECKPOINT], folder / ENGINE
+    if (engine / manifest.NAME).is_file():
+        found = _verify_engine(engine)
+        report["bytes"] += found["bytes"]
+        report["findings"] += [{**each, "file": f"{ENGINE}/{each['file']}"} for each in found["findings"]]
+        read.append(ENGINE)
+    report["findings"] += _changed_outputs(folder, without=read)
+    return report
+
+
+def _verify_engine(folder: Path) -> dict[str, Any]:
+    """Compare every byte of an engine with the digests that were taken when it was built or taken over."""
+    made = manifest.read(folder, kind="engine")
+    if not isinstance(made.get("files"), dict):
+        raise TrtbuildError(
+            f"{folder / manifest.NAME} lists no files",
+            hint="it is of an older version: build the engine, or take it over, again",
+        )
+    nbytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    logger.info("reading %s bytes of %s", f"{nbytes:,}", folder)
+    return {
+        "folder": str(folder),
+        "tensors": 0,
+        "bytes": nbytes,
+        "findings": _changed_files(folder, made, kind="engine"),
+    }
+
+
+def _changed_outputs(build: Path, *, without: Sequence[str]) -> list[dict[str, str]]:
+    """Return what is wrong with the files that stages of a build left outside of some folders, such as llm_api.yaml."""
+    try:
+        stages = held(build)
+    except TrtbuildError as error:
+        return [{"file": manifest.NAME, "tensor": "", "problem": error.message}]
+    found = []
+    for stage in stages.values():
+        listed = {name: entry for name, entry in stage.files.items() if name.partition("/")[0] not in without}
+        found += [(manifest.NAME, problem) for problem in manifest.damage(build, listed)]
+        for name, entry in listed.items():
+            file = build / name
+            if file.is_file() and "sha256" in entry and manifest.file_digest(file) != entry["sha256"]:
+                found.append((name, "is not what was written"))
+    return [{"file": name, "tensor": "", "problem": problem} for name, problem in found]
+
+
+def _verify_checkpoint(folder: Path, *, with_source: bool, quiet: bool) -> dict[str, Any]:
     from trtbuild.convert import verify  # numpy is needed from here on only
     from trtbuild.convert.verify_unified import compare_unified
 
-    if (folder / CHECKPOINT / "config.json").is_file():
-        folder = folder / CHECKPOINT
     made = _read_manifest(folder)
     changed = _changed_files(folder, made)
     if changed:  # what cannot be opened is not read any further
@@ -99,9 +155,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return made
 
 
-def _changed_files(folder: Path, made: dict[str, Any]) -> list[dict[str, str]]:
+def _changed_files(folder: Path, made: dict[str, Any], *, kind: str = "checkpoint") -> list[dict[str, str]]:
     """Return what is wrong with the files themselves: missing, surplus, of another size, or, for small ones, of other content."""
-    expected, found = made["files"], manifest.files_of(folder)
+    expected, found = made["files"], manifest.files_of(folder, kind=kind)
     problems = [(name, "is missing") for name in expected if name not in found]
     problems += [(name, "is not one of the files that were written") for name in found if name not in expected]
     problems += [

@@ -67,7 +67,8 @@ def missing_builder(release: Release, arguments: Sequence[str], folders: Sequenc
         where = f"{command}  (after pip install tensorrt-llm=={release}; no container of it is known)"
     return ToolFailed(
         f"{PROGRAM} of TensorRT-LLM {release} is not on PATH, and {VARIABLE} names none",
-        hint=f"`trtbuild build --until checkpoint` goes as far as this machine can; then build where the tool is:\n  {where}",
+        hint="`trtbuild build --until checkpoint` goes as far as this machine can; then build where the tool is, and have "
+        f"`trtbuild build --engine DIR` take the engine over:\n  {where}",
     )
 
 

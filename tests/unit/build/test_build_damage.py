@@ -293,3 +293,17 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
         pass
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "old").is_file()
+
+
+def test_verify_reads_every_byte_that_a_build_left(make_model: Callable[..., Path], cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "build"
+    assert cli("build", make_model(), "--target", "pytorch", "-o", out)[0] == 0
+    assert cli("verify", out)[0] == 0
+    (out / "serve.sh").write_bytes((out / "serve.sh").read_bytes().replace(b"serve", b"sErve"))
+    (out / "llm_api.yaml").unlink()
+    code, text, _ = cli("verify", out, "--json")
+    assert code == 3
+    found = {each["file"]: each["problem"] for each in json.loads(text)["findings"]}
+    assert found == {"serve.sh": "is not what was written", "manifest.json": f"{out / 'llm_api.yaml'} is missing"}
+    (out / "manifest.json").write_text("{")
+    assert "is not valid JSON" in cli("verify", out, "--json")[1]
