@@ -29,6 +29,8 @@ REMEDIES = {
 }
 #: Manifests that list all other files of their folder; weights of a checkpoint have a digest for each tensor instead of one for the file.
 _LISTS_FILES = {"checkpoint": (".safetensors",), "engine": ()}
+#: Files that tell of the work and are not served: who removes them has not damaged anything.
+_INCIDENTAL = frozenset({"build.log", "timing.cache"})
 _BLOCK_BYTES = 16 * 2**20
 #: So many problems are named in one line; a folder that lost its content has one for every file.
 _SHOWN = 3
@@ -68,7 +70,7 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def files_of(folder: Path, *, kind: str = "checkpoint") -> dict[str, dict[str, Any]]:
-    """Return relative name -> size of every file but the manifest and hidden ones, and SHA-256 of those whose tensors have none."""
+    """Return relative name -> size of every file but the manifest, logs and hidden ones, and SHA-256 of those whose tensors have none."""
     found = {}
     for file in _visible(folder):
         if file.name == NAME:
@@ -101,7 +103,11 @@ def sizes_of(folder: Path, outputs: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def _visible(folder: Path) -> Iterator[Path]:
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
+        if (
+            file.is_file()
+            and file.name not in _INCIDENTAL
+            and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        ):
             yield file
 
 

@@ -63,6 +63,23 @@ def test_a_stage_that_lost_a_file_is_named_and_done_again_and_only_that_one(
     assert json.loads(cli("build", settings(), "-o", built, "--json")[1])["unchanged"]
 
 
+def test_a_log_that_is_gone_costs_no_engine(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "build"
+    finish = target.finish
+
+    def with_log(self: Recorder, job: Any, folder: Path, *, quiet: bool) -> dict[str, Any]:
+        record = finish(self, job, folder, quiet=quiet)
+        (folder / "engine" / "build.log").write_text("hours of work")
+        return record
+
+    monkeypatch.setattr(target, "finish", with_log)
+    assert cli("build", settings(), "-o", out)[0] == 0
+    (out / "engine" / "build.log").unlink()
+    assert json.loads(cli("build", settings(), "-o", out, "--json")[1])["unchanged"]
+
+
 def test_every_file_of_the_tokenizer_counts(
     target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
 ) -> None:
