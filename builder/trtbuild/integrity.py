@@ -68,7 +68,12 @@ def _is_stage(entry: object) -> bool:
     if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
         return False
     outputs = entry.get("outputs")
-    return isinstance(outputs, list) and all(isinstance(name, str) for name in outputs)
+    return isinstance(outputs, list) and all(isinstance(name, str) and _is_inside(name) for name in outputs)
+
+
+def _is_inside(name: str) -> bool:
+    """Say whether a name is of an entry of the folder itself: others would be replaced with it."""
+    return name == Path(name).name and name not in ("", "..")
 
 
 def problems(folder: Path) -> list[str]:

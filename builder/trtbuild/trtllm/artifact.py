@@ -137,7 +137,7 @@ def _checkpoint(folder: Path, config: Mapping[str, Any]) -> Artifact:
 def _built_with(folder: Path) -> Mapping[str, Any]:
     """Return what the manifest beside the engine says about its build; empty when there is none, or one of something else."""
     file = folder / manifest.NAME
-    found = read_json(file) if file.is_file() else {}
+    found = read_json(file, remedy=manifest.REMEDIES[MANIFEST_KIND]) if file.is_file() else {}
     return found if found.get("kind") == MANIFEST_KIND else {}
 
 
@@ -158,18 +158,33 @@ def _sm(built: Mapping[str, Any]) -> int | None:
 
 
 def _world_size(mapping: object, file: Path) -> int:
+    return read_mapping(mapping, file)["world_size"]
+
+
+def read_mapping(mapping: object, file: Path) -> dict[str, int]:
+    """Return tp_size, pp_size, cp_size and world_size of a mapping, which may leave any of them out.
+
+    Args:
+        mapping: of a config.json.
+        file: that it stands in.
+
+    Raises:
+        TrtbuildError: one of them is no number of ranks.
+    """
     found = mapping if isinstance(mapping, dict) else {}
-    sizes = [_size(found, key, file) for key in ("tp_size", "pp_size", "cp_size")]
-    return _size(found, "world_size", file) if "world_size" in found else sizes[0] * sizes[1] * sizes[2]
+    sizes = {key: _size(found, key, file) for key in ("tp_size", "pp_size", "cp_size")}
+    product = {"world_size": sizes["tp_size"] * sizes["pp_size"] * sizes["cp_size"]}
+    return {**sizes, "world_size": _size({**product, **found}, "world_size", file)}
 
 
 def _old_world_size(builder: Mapping[str, Any], file: Path) -> int:
-    return _size(builder, "tensor_parallel", file) * _size(builder, "pipeline_parallel", file)
+    product = _size(builder, "tensor_parallel", file) * _size(builder, "pipeline_parallel", file)
+    return _size({"world_size": product}, "world_size", file)
 
 
 def _size(found: Mapping[str, Any], key: str, file: Path) -> int:
     value = found.get(key, 1)
-    if not isinstance(value, int) or not 1 <= value <= MOST_RANKS:
+    if type(value) is not int or not 1 <= value <= MOST_RANKS:
         raise TrtbuildError(f"{file}: {key} = {value!r} is no number of ranks", hint="build or convert it again")
     return value
 

@@ -146,6 +146,8 @@ def test_a_folder_of_another_build_in_its_place_is_not_taken_for_its_own(
         ('{"schema_version": 1, "kind": "build", "stages": []}', "does not say what each stage left"),
         ('{"schema_version": 1, "kind": "build", "stages": {"engine": 3}}', "does not say what each stage left"),
         ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": "engine"}}}', "does not say what"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": ["../model"]}}}', "does not say what"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": [".."]}}}', "does not say what"),
         ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": 1, "outputs": []}}}', "does not say what"),
     ],
 )  # fmt: skip

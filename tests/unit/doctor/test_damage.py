@@ -74,6 +74,14 @@ def test_an_engine_without_a_readable_configuration_is_a_failed_line(
     assert (code, json.loads(out)["ok"]) == (3, False)
 
 
+@pytest.mark.parametrize("value", ["two", 0, True, 10**9, [1]])
+def test_a_number_of_ranks_that_is_none_is_a_failed_line(build: Path, machine: Machine, value: object) -> None:
+    config = json.loads((build / "engine" / "config.json").read_text())
+    config["pretrained_config"]["mapping"] = {"tp_size": value}
+    (build / "engine" / "config.json").write_text(json.dumps(config))
+    assert f"tp_size = {value!r} is no number of ranks" in _contents(build, machine)
+
+
 def test_a_manifest_that_cannot_be_read_is_a_failed_line(engine: Path, machine: Machine) -> None:
     (engine / "manifest.json").write_text("{")
     assert "manifest.json is not valid JSON" in _contents(engine, machine)
