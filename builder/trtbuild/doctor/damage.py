@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from trtbuild import manifest
@@ -21,7 +22,9 @@ _SIGNS = (manifest.NAME, "rank*.engine", "rank*.safetensors")
 def damaged(path: Path) -> list[str]:
     """Return what is missing from, or cut in, a folder that doctor takes; empty for one that is whole, or none of these."""
     if (path / CONFIG).is_file():
-        return list(dict.fromkeys((*problems(path), *_of_build(path), *_of_repository(path / "repository"))))
+        own = [(path / name).resolve() for name in ("engine", manifest.CHECKPOINT)]
+        served = _of_repository(path / "repository", without=own)
+        return list(dict.fromkeys((*problems(path), *_of_build(path), *served)))
     if any(path.glob("*/config.pbtxt")):
         return _of_repository(path)
     try:
@@ -45,7 +48,7 @@ def _of_build(path: Path) -> list[str]:
     return []
 
 
-def _of_repository(path: Path) -> list[str]:
+def _of_repository(path: Path, *, without: Collection[Path] = ()) -> list[str]:
     """Return what is wrong with the folders that the models of a repository name as gpt_model_path, as far as they are here."""
     folders: dict[Path, None] = {}
     for file in sorted(path.glob("*/config.pbtxt")):
@@ -54,6 +57,6 @@ def _of_repository(path: Path) -> list[str]:
         except (ConfigSyntaxError, UnicodeDecodeError):
             continue  # read_subject says so
         place = Path(config.parameters["gpt_model_path"].string_value)
-        if place.is_absolute() and place.is_dir():
+        if place.is_absolute() and place.is_dir() and place.resolve() not in without:
             folders[place] = None
     return [problem for folder in folders for problem in artifact_problems(folder)]

@@ -74,6 +74,15 @@ def test_an_engine_without_a_readable_configuration_is_a_failed_line(
     assert (code, json.loads(out)["ok"]) == (3, False)
 
 
+def test_a_build_and_its_repository_name_a_file_once(
+    build: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(build / "repository", "tensorrt_llm", "tensorrtllm", gpt_model_path=str(build / "engine"))
+    (build / "engine" / "rank0.engine").unlink()
+    monkeypatch.chdir(build.parent)
+    assert _contents(Path("build"), machine) == "build/engine/rank0.engine is missing"
+
+
 @pytest.mark.parametrize("value", ["two", 0, True, 10**9, [1]])
 def test_a_number_of_ranks_that_is_none_is_a_failed_line(build: Path, machine: Machine, value: object) -> None:
     config = json.loads((build / "engine" / "config.json").read_text())
