@@ -131,6 +131,7 @@ def prepare(root: Path) -> RepoContext:
     (tokenizer / "tokenizer.json").write_text("{}")
     (tokenizer / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     (root / "engine" / "config.json").write_text(json.dumps(ENGINE))
+    (root / "engine" / "rank0.engine").write_bytes(b"not read")
     data: dict[str, Any] = {
         "model": {"path": str(root / "checkpoint")},
         "target": "tensorrt",

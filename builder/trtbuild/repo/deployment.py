@@ -18,7 +18,6 @@ from trtbuild.spec import Deployment
 from trtbuild.trtllm.artifact import read_artifact
 from trtbuild.trtllm.compatibility import Installed, containers_with, require_compatible
 from trtbuild.trtllm.engine import Engine
-from trtbuild.trtllm.engine_fit import require_fit
 from trtbuild.trtllm.versions import find_release
 
 logger = logging.getLogger(__name__)
@@ -90,6 +89,8 @@ def context_of(
         path_map=path_map,
     )
     if engine is not None:
+        from trtbuild.trtllm.engine_fit import require_fit  # brings the options of trtllm-build along
+
         require_fit(Engine.open(engine), deployment, served.config if served.unified is None else {})
     return context
 

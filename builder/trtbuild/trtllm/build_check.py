@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtbuild.errors import ToolFailed, TrtbuildError
-from trtbuild.targets.base import Job
 from trtbuild.trtllm.build_options import CALLER, OPTIONS
 from trtbuild.trtllm.build_tool import check_version
 from trtbuild.trtllm.engine import Engine
+
+if TYPE_CHECKING:
+    from trtbuild.targets.base import Job
 
 #: Options that build_config does not repeat, or that the builder replaces: by the model's length (max_input_len, 4.4 rule 3), by None on
 #: one GPU (nccl_plugin), by what the quantization allows (use_fused_mlp), by an enum's number.

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trtbuild.errors import UsageError
-from trtbuild.targets.base import Job
 from trtbuild.trtllm.build_settings import settings
 from trtbuild.trtllm.versions import FEATURES, Evidence, Feature, Release, with_feature
+
+if TYPE_CHECKING:
+    from trtbuild.targets.base import Job
 
 #: path, integer, choice and dtype are followed by a value, a switch by enable or disable, a list by several; a flag stands alone.
 Kind = Literal["path", "int", "choice", "dtype", "switch", "flag", "list"]

@@ -7,9 +7,11 @@ Source: checkpoint specification 4.2, 4.4, 4.5 and 4.6.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trtbuild.targets.base import Job
+if TYPE_CHECKING:
+    from trtbuild.targets.base import Job
+
 
 #: quant_algo with FP8 attention for prompts (4.6).
 FP8_ATTENTION = ("FP8", "W4A8_AWQ", "NVFP4")

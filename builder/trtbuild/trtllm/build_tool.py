@@ -13,11 +13,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtbuild.errors import ToolFailed, UsageError
 from trtbuild.nvidia import Device, ask_nvidia_smi, read_gpus
-from trtbuild.targets.base import Job
 from trtbuild.trtllm.versions import Release, Version
+
+if TYPE_CHECKING:
+    from trtbuild.targets.base import Job
 
 PROGRAM = "trtllm-build"
 #: Names the program where it is not on PATH.

@@ -128,6 +128,7 @@ def render_scripted(folder: Path, *, tokenizer_config: Any = None, **sections: A
     (checkpoint / "config.json").write_text(
         '{"architecture": "scripted", "vocab_size": 260, "max_position_embeddings": 512}'
     )
+    (checkpoint / "rank0.safetensors").write_bytes(b"not read")
     templates = folder / "templates"
     shutil.copytree(templates_dir(), templates, ignore=shutil.ignore_patterns("__pycache__", "reference"))
     core = templates / "reference" / "tensorrt_llm"
