@@ -22,7 +22,7 @@ from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
 from trtbuild.integrity import CONFIG, Held, held
 from trtbuild.manifest import CHECKPOINT
-from trtbuild.output import check_output, check_space, link_or_copy, staged_folder, write_atomically
+from trtbuild.output import check_output, check_space, is_unfinished, link_or_copy, staged_folder, write_atomically
 from trtbuild.spec import Deployment
 from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, needed, stage_keys
 from trtbuild.targets.adopted import Adopted
@@ -224,15 +224,18 @@ def _stays(
     replaced = {name for stage in todo for name in stage.leaves(run.deployment.target)}
     replaced |= {name for stage in there if stage not in kept for name in there[stage].entry["outputs"]}
     mine = {*left, *replaced, CONFIG, manifest.NAME}
-    others = [] if is_stale else [entry.name for entry in run.output.iterdir() if entry.name not in mine]
-    return [*left, *others]
+    others = [entry.name for entry in run.output.iterdir() if entry.name not in mine and not is_unfinished(entry)]
+    return left if is_stale else [*left, *others]
 
 
 def _drop_links(folder: Path) -> None:
-    """Remove what an interrupted run took over from the existing build: what is still kept is linked anew, the rest must not be written to."""
+    """Remove what an interrupted run took over from the existing build, and what it had only begun.
+
+    What is still kept is linked anew, the rest must not be written to.
+    """
     for entry in list(folder.iterdir()):
         files = [file for file in entry.rglob("*") if file.is_file()] if entry.is_dir() else [entry]
-        if entry.is_symlink() or any(file.stat().st_nlink > 1 for file in files):
+        if is_unfinished(entry) or entry.is_symlink() or any(file.stat().st_nlink > 1 for file in files):
             _remove(entry)
 
 

@@ -97,11 +97,15 @@ def _stage_of(path: Path) -> Path:
     return path.parent / f".{path.name}.partial"
 
 
+def is_unfinished(path: Path) -> bool:
+    """Say whether a name is of a folder under construction."""
+    return path.name.startswith(".") and path.name.endswith(".partial")
+
+
 def place_of(folder: Path) -> Path:
     """Return where a folder under construction will be; any other folder is where it is."""
     path = folder.absolute()
-    is_stage = path.name.startswith(".") and path.name.endswith(".partial")
-    return path.with_name(path.name[1:].removesuffix(".partial")) if is_stage else path
+    return path.with_name(path.name[1:].removesuffix(".partial")) if is_unfinished(path) else path
 
 
 def _allocated(folder: Path) -> int:

@@ -83,9 +83,12 @@ def read_artifact(folder: Path) -> Artifact:
         TrtbuildError: there is no config.json, or it is none of an engine, a checkpoint or a model.
     """
     if not (folder / "config.json").is_file():
+        inside = [folder / name for name in ("engine", "checkpoint") if (folder / name / "config.json").is_file()]
         raise TrtbuildError(
-            f"{folder} has no config.json",
-            hint="name a build, checkpoint, engine or model folder, or a model repository",
+            f"{folder} has no config.json" if folder.is_dir() else f"{folder} is not a folder",
+            hint=f"did you mean {inside[0]}?"
+            if inside
+            else "name a build, checkpoint, engine or model folder, or a model repository",
         )
     config = read_json(folder / "config.json", remedy="copy the whole folder again, or build or convert it again")
     generation = next((each for each in GENERATIONS if isinstance(config.get(each.key), dict)), None)

@@ -249,6 +249,21 @@ def test_a_checkpoint_that_was_taken_over_by_a_failed_run_is_not_the_one_that_is
     assert (built / "checkpoint" / "rank0.safetensors").stat().st_ino != old
 
 
+def test_what_a_killed_engine_had_begun_is_not_in_the_result(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    target.failure = ToolFailed("no GPU", hint="find one")
+    assert cli("build", settings(), "-o", tmp_path / "build")[0] == 1
+    (tmp_path / ".build.partial" / ".engine.partial").mkdir()
+    (tmp_path / ".build.partial" / ".engine.partial" / "rank0.engine").write_bytes(b"a part")
+    assert cli("build", settings(), "-o", tmp_path / "build", "--until", "checkpoint")[0] == 0
+    assert {entry.name for entry in (tmp_path / "build").iterdir()} == {"checkpoint", "trtbuild.yaml", "manifest.json"}
+    (tmp_path / "build" / ".repository.partial").mkdir()
+    target.failure = None
+    assert cli("build", settings(), "-o", tmp_path / "build")[0] == 0
+    assert not (tmp_path / "build" / ".repository.partial").exists()
+
+
 def test_of_two_builds_at_once_the_later_one_does_not_replace_what_the_first_made(
     built: Path, target: type[Recorder], settings: Settings, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,17 @@ def test_an_engine_that_lacks_a_rank_is_refused_before_anything_is_converted(
     assert not list(tmp_path.glob("*new*"))
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nope", "is not a folder"), ("build", "did you mean"), ("build/checkpoint", "is not an engine folder")],
+)
+def test_what_is_no_engine_is_refused(
+    out: Path, settings: Settings, cli: Cli, tmp_path: Path, name: str, message: str
+) -> None:
+    code, _, err = cli("build", settings(), "-o", tmp_path / "new", "--engine", tmp_path / name)
+    assert (code, message in err) == (1, True), err
+
+
 def test_an_engine_can_be_taken_over_into_a_new_folder(out: Path, settings: Settings, cli: Cli, tmp_path: Path) -> None:
     code, text, err = cli("build", settings(), "-o", tmp_path / "new", "--engine", out / "engine", "--json")
     assert code == 0, err
