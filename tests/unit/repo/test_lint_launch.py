@@ -84,7 +84,9 @@ class TestExposure:
 def test_rendering_minds_no_launch_file_of_somebody(case: Case, cli: Cli) -> None:
     cases.write("run.sh", "docker run --privileged nvcr.io/nvidia/tritonserver:25.06-py3 tritonserver --model-control-mode=poll\n")(case)  # fmt: skip
     assert rules(case) == {"model-control", "privileged", "launch-image"}
-    cases.write("trtbuild.yaml", f"model: {{path: {case.root / 'checkpoint'}}}\ntarget: tensorrt\n")(case)
+    cases.write(
+        "trtbuild.yaml", f"model: {{path: {case.root / 'checkpoint'}}}\ntarget: tensorrt\nparallel: {{tp_size: 2}}\n"
+    )(case)
     folders = ("--checkpoint", case.root / "checkpoint", "--engine", case.root / "engine")
     code, _, err = cli("render", case.root / "trtbuild.yaml", *folders, "-o", case.root / "again")
     assert code == 0, err

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.repo.lint.reading import is_file, is_folder
 from trtbuild.integrity import listed_problems
+from trtbuild.repo.lint.reading import is_file, is_folder
 from trtbuild.source import read_json
 from trtbuild.trtllm.artifact import Artifact, read_artifact
 from trtbuild.trtllm.engine import Engine
