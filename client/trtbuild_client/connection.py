@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ _SCHEMES: dict[str, tuple[Protocol, bool]] = {
     "https": ("http", True),
 }
 _MAX_MESSAGE_BYTES = 2**31 - 1
+#: RFC 9110, section 5.6.2, "token".
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,10 @@ class Connection:
                 f"max_message_bytes={self.max_message_bytes}", hint=f"It must be from 1 to {_MAX_MESSAGE_BYTES}."
             )
         for name, value in self.metadata():
-            if not name or not name.isascii() or any(sign in name + value for sign in "\r\n\0") or not value.isascii():
+            if not _HEADER_NAME.fullmatch(name) or any(sign in value for sign in "\r\n\0") or not value.isascii():
                 raise InvalidRequest(
-                    f"header '{name}' cannot be sent", hint="Names and values are ASCII without line breaks."
+                    f"header '{name}' cannot be sent",
+                    hint="Names are letters, digits and hyphens; values are ASCII without line breaks.",
                 )
 
     @property

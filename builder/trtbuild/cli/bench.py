@@ -8,12 +8,15 @@ import click
 
 from trtbuild.cli import bench_options as options
 from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import access, waiting
 
 
 @click.command(
     epilog="Example: trtbuild bench --rate 4 --duration 60s --slo ttft.p95=500ms,itl.p95=40ms --html report.html"
 )
 @options.server
+@access
+@waiting
 @options.load
 @options.prompts
 @options.verdict

@@ -74,10 +74,10 @@ def _add(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
 
 
 server = _add((
-    click.option("--url", default=defaults.URL, show_default=True, help="HOST:PORT of Triton's gRPC, or http(s)://HOST:PORT of an HTTP endpoint."),
+    click.option("--url", default=defaults.URL, show_default=True, help="HOST:PORT or grpcs://HOST:PORT of Triton's gRPC, or http(s)://HOST:PORT of an HTTP endpoint."),
     click.option("--model", default=defaults.MODEL, show_default=True, help="Model to ask."),
     click.option("--api", type=click.Choice(["triton-grpc", "triton-http", "openai-chat", "openai-completions"]), help="How to ask; by default triton-grpc, and openai-chat for http URLs."),
-    click.option("--header", "headers", type=header, multiple=True, metavar="'NAME: VALUE'", help="Header of HTTP requests, such as 'Authorization: Bearer ...' (repeatable)."),
+    click.option("--header", "headers", type=header, multiple=True, metavar="'NAME: VALUE'", help="Further header (HTTP) or metadata (gRPC) of every request (repeatable)."),
     click.option("--param", "parameters", type=name_value, multiple=True, metavar="NAME=VALUE", help="Sampling parameter, input of the model or field of the request (repeatable)."),
     click.option("--stream/--no-stream", "is_streaming", default=True, show_default=True, help="Time each token, or only whole answers."),
     click.option("--fixed-length/--free-length", default=True, show_default=True, help="Ask for answers of exactly --output-tokens where the server can."),
@@ -116,7 +116,7 @@ prompts = _add((
     click.option("--think", "think_s", type=duration, metavar="TIME", help="Between the turns of a conversation."),
     click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Replay a trace so many times as fast."),
     click.option("--prompts", "number", type=click.IntRange(min=1), help="Different made-up conversations. Default: as many as requests, at most 1000."),
-    click.option("--max-seq-len", type=click.IntRange(min=2), help="Refuse prompts that are longer with their answer; asked from vLLM."),
+    click.option("--max-seq-len", type=click.IntRange(min=2), help="Refuse prompts that are longer with their answer. Default: what the server says, where it does."),
 ))  # fmt: skip
 
 verdict = _add((

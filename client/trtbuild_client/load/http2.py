@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 
 from trtbuild_client.hpack import Decoder, Header, HpackError, encode
 from trtbuild_client.http2_frames import (
@@ -53,6 +54,7 @@ class Http2:
 
     Args:
         authority: host:port as the server is to see it.
+        metadata: further headers of every call, names in lower case.
 
     Attributes:
         out: bytes to be written to the socket.
@@ -61,13 +63,14 @@ class Http2:
         error: why the connection cannot be used any more.
     """
 
-    def __init__(self, authority: str) -> None:
+    def __init__(self, authority: str, metadata: Iterable[tuple[str, str]] = ()) -> None:
         self.out: deque[bytes] = deque()
         self.streams: dict[int, Stream] = {}
         self.is_going_away = False
         self.error: str | None = None
         self.max_streams = 100
         self._authority = authority.encode()
+        self._metadata = [(name.encode(), value.encode()) for name, value in metadata]
         self._blocks: dict[str, bytes] = {}
         self._decoder = Decoder()
         self._next = 1
@@ -179,6 +182,7 @@ class Http2:
             (b"content-type", b"application/grpc"),
             (b"user-agent", b"trtbuild"),
             (b"grpc-accept-encoding", b"identity"),
+            *self._metadata,
         ]
         if timeout_s is not None:
             headers.append((b"grpc-timeout", b"%dm" % max(1, min(round(timeout_s * 1000), 99_999_999))))

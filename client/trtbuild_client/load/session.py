@@ -18,6 +18,7 @@ from trtbuild_client.load.settings import DEFAULT_REQUESTS, Load, Prompts
 from trtbuild_client.load.slo import Objective
 from trtbuild_client.load.summary import Summary, summarize
 from trtbuild_client.load.target import Target
+from trtbuild_client.readiness import wait_until_ready
 
 Log = Callable[[str], None]
 
@@ -43,6 +44,7 @@ class LoadTest:
         prompts: what.
         objectives: of the service.
         show: takes a line of progress, on a terminal.
+        wait_s: how long to wait until the model is ready, seconds; None for not at all.
 
     Attributes:
         runs: those that are done.
@@ -53,6 +55,7 @@ class LoadTest:
     prompts: Prompts
     objectives: Sequence[Objective] = ()
     show: Log | None = None
+    wait_s: float | None = None
     runs: list[tuple[Summary, Run]] = field(default_factory=list)
     endpoint: Endpoint | None = None
     described: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +70,8 @@ class LoadTest:
         from dataclasses import replace
 
         self.created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        if self.wait_s is not None:
+            wait_until_ready(self.target.max_seq_len, self.wait_s)
         self.endpoint, self.described = self.target.open()
         prompts = self.prompts
         if prompts.max_seq_len is None:

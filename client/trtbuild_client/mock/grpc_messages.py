@@ -101,8 +101,8 @@ def config(model: Model) -> Any:
             target.ensemble_scheduling.step.add(model_name=step, model_version=-1)
     else:
         target.backend = "mock"
-    if model.is_cumulative and model.max_batch_size:  # tensorrt_llm_bls says so itself; the LLM API's model does not
-        target.parameters["accumulate_tokens"].string_value = "true"
+    for name, value in model.parameters.items():
+        target.parameters[name].string_value = value
     for name, spec in model.inputs.items():
         target.input.add(name=name, data_type=_config_type(spec.dtype), dims=spec.dims, optional=spec.is_optional)
     for name, spec in model.outputs.items():
