@@ -84,12 +84,14 @@ class Http:
         path: of the request.
         body: fields of every request.
         api: key of `APIS`.
+        run_id: makes ids of requests unique among runs.
     """
 
     server: Server
     path: str
     api: str
     body: Mapping[str, Any]
+    run_id: str
 
     def connect(self, watcher: Watcher, deadline_ns: int) -> Connection:
         """Open a connection."""
@@ -107,14 +109,16 @@ class Http:
 
     def message(self, job: Job) -> bytes:
         """Return the bytes of a request."""
-        body = json.dumps({**self.body, **APIS[self.api].fields(job)}, ensure_ascii=False).encode(
-            "utf-8", "surrogateescape"
-        )
+        api, request_id = APIS[self.api], f"{self.run_id}-{job.number}"
+        named = {} if api.id_field is None else {api.id_field: request_id}
+        text = json.dumps({**self.body, **named, **api.fields(job)}, ensure_ascii=False)
+        body = text.encode("utf-8", "surrogateescape")
         headers = {
             "host": self.server.address,
             "content-type": "application/json",
             "accept": "text/event-stream, application/json",
             "user-agent": "trtbuild",
+            "x-request-id": request_id,
             **dict(self.server.metadata()),
             "content-length": str(len(body)),
         }
@@ -131,12 +135,14 @@ class Api:
         exchange: reads the answer.
         fields: of a request, from what is to be asked.
         fixed: fields of every request: whether to stream -> them.
+        id_field: the field of the request's id, None where it is in the header X-Request-Id alone.
     """
 
     path: str
     exchange: type[HttpExchange]
     fields: Callable[[Job], dict[str, Any]]
     fixed: Callable[[str, bool], dict[str, Any]]
+    id_field: str | None = None
 
 
 def _chat(job: Job) -> dict[str, Any]:
@@ -166,5 +172,5 @@ def _generate_fixed(model: str, is_streaming: bool) -> dict[str, Any]:
 APIS: dict[str, Api] = {
     "openai-chat": Api("/v1/chat/completions", OpenAiExchange, _chat, _openai_fixed),
     "openai-completions": Api("/v1/completions", OpenAiExchange, _completion, _openai_fixed),
-    "triton-http": Api("/v2/models/{model}/generate_stream", GenerateExchange, _generate, _generate_fixed),
+    "triton-http": Api("/v2/models/{model}/generate_stream", GenerateExchange, _generate, _generate_fixed, "id"),
 }

@@ -166,7 +166,7 @@ class Target:
         body = {**api.fixed(self.model, self.is_streaming), **self.options, **self.tensors}
         if not self.is_streaming:
             path = path.replace("generate_stream", "generate")
-        return Http(server, self._base + path, self.kind, body)
+        return Http(server, self._base + path, self.kind, body, _run_id())
 
     def _grpc(self, server: Connection) -> tuple[Endpoint, str]:
         from trtbuild_client.parameters import settle, validate
@@ -183,8 +183,7 @@ class Target:
         values, _ = settle(validate(given))
         tensors = build(info, "prompt", values, self.tensors, is_streaming=self.is_streaming)
         template = self._template(tensors, tuple(lengths))
-        run_id = uuid.uuid4().hex[:8]
-        shared = (server, template, run_id, info.is_decoupled, self.is_cumulative or info.is_cumulative)
+        shared = (server, template, _run_id(), info.is_decoupled, self.is_cumulative or info.is_cumulative)
         if self._uses_grpcio(server):
             from trtbuild_client.load.grpcio_endpoint import GrpcioEndpoint
 
@@ -209,6 +208,10 @@ class Target:
         if self.transport != "auto":
             return self.transport == "grpcio"
         return server.tls is not None or bool(proxy_of(server.host))
+
+
+def _run_id() -> str:
+    return uuid.uuid4().hex[:8]
 
 
 def _ask_through_http(server: Connection, model: str) -> ModelInfo:

@@ -190,7 +190,7 @@ class Routes:
         max_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or _OPENAI_MAX_TOKENS
         is_stream = bool(body.get("stream"))
         job = Job(
-            request_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
+            request_id=request.headers.get("x-request-id") or f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             model=model,
             protocol="openai",
             prompt=prompt,
@@ -200,7 +200,7 @@ class Routes:
         )
         form = OpenAiFormat(
             model,
-            request.headers.get("x-request-id", job.request_id),
+            job.request_id,
             is_chat=is_chat,
             reasoning_tokens=int(asked.get("reasoning", 0)),
             has_usage=bool((body.get("stream_options") or {}).get("include_usage")),

@@ -48,6 +48,16 @@ def test_a_closed_loop_keeps_its_concurrency_and_sends_what_was_asked(mock: Runn
     assert done.table.columns["number"].tolist() == sorted(done.table.columns["number"])
 
 
+@pytest.mark.parametrize("api", ["triton-grpc", "triton-http", "openai-chat", "openai-completions"])
+def test_every_request_carries_an_id_of_its_own(mock: RunningMock, api: str) -> None:
+    url = mock.grpc if api == "triton-grpc" else f"http://{mock.http}"
+    for _ in range(2):
+        run(Target(url, "ensemble", api=api).open()[0], Plan(concurrency=2, limits=Limits(requests=5)), _ONE)
+    found = [each["request_id"].split("-") for each in mock.schedule()["requests"]]
+    assert len({run_id for run_id, _ in found}) == 2
+    assert sorted(int(number) for _, number in found) == sorted([*range(5), *range(5)])
+
+
 def test_waiting_for_a_turn_is_in_no_latency_of_a_closed_loop() -> None:
     with running(MockOptions(ttft_ns=parse_ns("200ms"), max_concurrency=4)) as mock:
         done = go(mock, Plan(concurrency=4, limits=Limits(requests=20)))
