@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc import service_pb2
 
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ClientError, ServerError
 from trtbuild_client.faults import no_answer, too_late, too_long, translate
 from trtbuild_client.tensors import DTYPES, decode, object_array
+from trtbuild_client.triton_proto import service_pb2
 from trtbuild_client.wire import ModelInfo, Reply, TensorSpec, WireRequest
 
 #: data type -> field of InferTensorContents, for servers that do not send raw bytes.

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtbuild_client import grpc_channel, grpc_wire
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ClientError, InvalidRequest, ModelNotFound, NotReady
+from trtbuild_client.triton_proto import service_pb2, service_pb2_grpc
 from trtbuild_client.wire import Call, ModelInfo, Reply, WireRequest
 
 #: How long the server may take to close a stream after its last response, before the client does.

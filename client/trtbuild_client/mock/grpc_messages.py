@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import json_format
-from tritonclient.grpc import model_config_pb2, service_pb2
 
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.mock.counters import Counters
 from trtbuild_client.mock.models import Model
 from trtbuild_client.mock.replies import Output
 from trtbuild_client.tensors import DTYPES, decode
+from trtbuild_client.triton_proto import model_config_pb2, service_pb2
 from trtbuild_client.wire import TensorSpec
 
 #: Protobuf: tag of field 2 of ModelStreamInferResponse, and of field 6 of ModelInferResponse; both of bytes.

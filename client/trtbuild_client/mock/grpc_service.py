@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from tritonclient.grpc import service_pb2
-
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.hpack import Header
 from trtbuild_client.mock import grpc_messages, replies
@@ -18,6 +16,7 @@ from trtbuild_client.mock.http2_stream import Stream, StreamHandler
 from trtbuild_client.mock.ledger import Entry
 from trtbuild_client.mock.models import Model
 from trtbuild_client.mock.schedule import Piece
+from trtbuild_client.triton_proto import service_pb2
 
 _SERVICE = "/inference.GRPCInferenceService/"
 #: grpc/statuscodes.md of grpc/grpc.
