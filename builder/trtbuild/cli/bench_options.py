@@ -133,6 +133,6 @@ output = _add((
     click.option("-o", "--output", type=OUTPUT_FILE, help="Write the result with every request as JSON."),
     click.option("--html", type=OUTPUT_FILE, help="Write a report as one HTML page."),
     click.option("--csv", "csv_path", type=OUTPUT_FILE, help="Write one line per request."),
-    click.option("--parquet", "parquet_path", type=OUTPUT_FILE, help="Write one row per request (needs pyarrow)."),
+    click.option("--parquet", "parquet_path", type=OUTPUT_FILE, help="Write one row per request (extra: parquet)."),
     click.option("--aiperf", "aiperf_path", type=OUTPUT_FILE, help="Write a summary in the form of AIPerf's profile_export_aiperf.json."),
 ))  # fmt: skip

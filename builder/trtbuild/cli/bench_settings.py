@@ -64,10 +64,7 @@ def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None
         think_s=given["think_s"] or 0.0,
     )
     files = Files(given["output"], given["html"], given["csv_path"], given["parquet_path"], given["aiperf_path"])
-    if files.parquet is not None:
-        from trtbuild_client.load.exports import need_pyarrow
-
-        need_pyarrow()  # found out now, not after the run
+    files.check()
     objectives = parse(given["slo"]) if given["slo"] else ()
     return LoadTest(_target(given), load, prompts, objectives, show, given["wait_s"]), files
 

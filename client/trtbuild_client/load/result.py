@@ -10,6 +10,7 @@ import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -123,11 +124,23 @@ def _pieces(value: Any) -> Iterator[str]:
 
 def write_text(path: Path, pieces: str | Iterable[str]) -> None:
     """Write a text file, whole or not at all."""
+    with replaced(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines([pieces] if isinstance(pieces, str) else pieces)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Give a path beside this one to write to; what was written takes its place when the block ends well.
+
+    What is no file (/dev/null, a pipe) is written to as it is: it must not be replaced by one.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines([pieces] if isinstance(pieces, str) else pieces)
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.plan import Plan
@@ -32,6 +34,24 @@ class Files:
     csv: Path | None = None
     parquet: Path | None = None
     aiperf: Path | None = None
+
+    def check(self) -> None:
+        """Return if everything can be written: a run whose result is lost has to be made again.
+
+        Raises:
+            InvalidRequest: a path is that of a folder, cannot be written to, or is given twice; or Parquet without pyarrow.
+        """
+        from trtbuild_client.load import exports
+
+        if self.parquet is not None:
+            exports.need_pyarrow()
+        given = [path for path in (self.json, self.html, self.csv, self.parquet, self.aiperf) if path is not None]
+        for number, path in enumerate(given):
+            if path.resolve() in [each.resolve() for each in given[:number]] and not path.is_char_device():
+                raise InvalidRequest(f"{path} is given for two results", hint="Give each a file of its own.")
+            problem = _unwritable(path)
+            if problem:
+                raise InvalidRequest(f"{path} cannot be written: {problem}", hint="Give a file in a folder of yours.")
 
 
 @dataclass
@@ -128,8 +148,6 @@ class LoadTest:
         """
         from trtbuild_client.load import exports
 
-        if files.parquet is not None:
-            exports.need_pyarrow()
         if files.json is not None:
             write(files.json, self.document(extra))
         if files.csv is not None:
@@ -142,6 +160,18 @@ class LoadTest:
             from trtbuild_client.load.page import render
 
             write_text(files.html, render(self.runs, self.described, created=self.created, extra=extra))
+
+
+def _unwritable(path: Path) -> str:
+    """Return why a file cannot be written, "" when it can; folders that do not exist will be made."""
+    if path.is_dir():
+        return "it is a folder"
+    if path.exists():
+        return "" if os.access(path, os.W_OK) else "permission denied"
+    folder = next(each for each in path.resolve().parents if each.exists())
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"permission denied for {folder}"
 
 
 class Line:
