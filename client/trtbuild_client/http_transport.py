@@ -89,6 +89,16 @@ class HttpTransport:
         path = http_documents.model_path(info.name, http_documents.verb_of(info, request.tensors))
         return _HttpCall(self, request_bytes("POST", path, self.address, self._headers, data), request, info)
 
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return (status, body) of a document of the server.
+
+        Raises:
+            ConnectError: nobody answers, or not in time.
+            ServerError: in no HTTP.
+            Unauthorized: it wants another token.
+        """
+        return self._ask(path, "")
+
     def _status(self, path: str) -> int:
         status, _ = self._ask(path, "")
         return status

@@ -46,6 +46,8 @@ _U32 = struct.Struct(">I")
 _WINDOW = 2**31 - 1
 #: When so much has come, the window is opened again.
 _REFILL_BYTES = 2**29
+#: A longer message is not waited for: it would fill the memory.
+_MAX_MESSAGE_BYTES = 2**26
 _HIGH_BIT = 0x7FFFFFFF
 
 
@@ -75,6 +77,7 @@ class Http2:
         self._decoder = Decoder()
         self._next = 1
         self._rest = b""
+        self._is_greeted = False
         self._received = 0
         self._send_window = DEFAULT_WINDOW_BYTES
         self._peer_window = DEFAULT_WINDOW_BYTES
@@ -119,6 +122,8 @@ class Http2:
         """Take what came from the socket; handlers are called."""
         if self._rest:
             data = self._rest + data
+        if not self._is_greeted and not self._take_greeting(data, now_ns):
+            return
         position, size = 0, len(data)
         unpack = FRAME_HEADER.unpack_from
         streams = self.streams
@@ -127,6 +132,9 @@ class Http2:
             start = position + 9
             end = start + (high << 8 | low)
             if end > size:
+                if end - start > MAX_FRAME_BYTES:
+                    self._fail(f"a frame of {end - start} bytes, allowed are {MAX_FRAME_BYTES}", now_ns)
+                    return
                 break
             position = end
             if kind == DATA and self._open_block is None:
@@ -188,6 +196,16 @@ class Http2:
             headers.append((b"grpc-timeout", b"%dm" % max(1, min(round(timeout_s * 1000), 99_999_999))))
         return headers
 
+    def _take_greeting(self, data: bytes, now_ns: int) -> bool:
+        """Say whether the server has begun as RFC 9113, section 3.4, has it: with a SETTINGS frame."""
+        if len(data) < FRAME_HEADER.size:
+            self._rest = data
+            return False
+        self._is_greeted = data[3] == SETTINGS and data[5:9] == b"\0\0\0\0"
+        if not self._is_greeted:
+            self._fail(f"the server does not speak gRPC (HTTP/2): it begins with {data[:24]!r}", now_ns)
+        return self._is_greeted
+
     def _messages(self, stream: Stream, data: bytes, start: int, end: int, now_ns: int) -> None:
         """Hand on the messages of a DATA frame; the beginning of another one is kept."""
         if stream.rest:
@@ -199,6 +217,9 @@ class Http2:
                 self._give_up(stream, "a compressed message, which was not asked for", now_ns)
                 return
             if start + 5 + length > end:
+                if length > _MAX_MESSAGE_BYTES:
+                    self._give_up(stream, f"a message of {length} bytes, allowed are {_MAX_MESSAGE_BYTES}", now_ns)
+                    return
                 break
             stream.handler.message(data, start + 5, start + 5 + length, now_ns)
             start += 5 + length
