@@ -15,6 +15,8 @@ from trtbuild_client.options import duration, name_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: More than any model takes; prompts of so many words are still made in seconds.
+_MOST_TOKENS = 10_000_000
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -44,9 +46,9 @@ def span(text: str) -> tuple[float, float]:
 def length(text: str) -> tuple[int, float]:
     """Return (mean, deviation) of MEAN or MEAN:DEVIATION."""
     match = re.fullmatch(r"([0-9]+)(?::([0-9]*\.?[0-9]+))?", text)
-    if match is None or int(match[1]) < 1:
+    if match is None or not 1 <= int(match[1]) <= _MOST_TOKENS or float(match[2] or 0) > _MOST_TOKENS:
         raise click.BadParameter(
-            f"'{text}' is no number of tokens: write 256, or 256:32 for a standard deviation of 32."
+            f"'{text}' is no number of tokens from 1 to {_MOST_TOKENS:,}: write 256, or 256:32 for a standard deviation of 32."
         )
     return int(match[1]), float(match[2] or 0)
 

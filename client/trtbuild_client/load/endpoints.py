@@ -74,6 +74,10 @@ class TritonGrpc:
         most = min(self.streams_per_connection, http.max_streams - 1)
         return connection.active < most and not http.is_going_away and len(http.streams) < http.max_streams
 
+    def descriptors(self, requests: int) -> int:
+        """Return how many file descriptors so many requests at the same time take."""
+        return -(-requests // self.streams_per_connection)
+
 
 @dataclass(frozen=True, slots=True)
 class Http:
@@ -106,6 +110,10 @@ class Http:
         """Say whether another request may be sent on a connection."""
         assert isinstance(connection, HttpConnection)
         return not connection.is_busy
+
+    def descriptors(self, requests: int) -> int:
+        """Return how many file descriptors so many requests at the same time take."""
+        return requests
 
     def message(self, job: Job) -> bytes:
         """Return the bytes of a request."""

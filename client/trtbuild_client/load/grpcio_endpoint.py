@@ -85,6 +85,10 @@ class GrpcioEndpoint:
         """Say whether another request may be sent on a connection."""
         return connection.active < 1
 
+    def descriptors(self, requests: int) -> int:
+        """Return how many file descriptors so many requests at the same time take: a socket, our pair, one of grpcio's own."""
+        return 4 * requests
+
 
 class GrpcioConnection(Connection):
     """A channel, and a thread for each of its calls; what the threads read goes to the loop through a socket pair.

@@ -203,7 +203,7 @@ class Http2:
             return False
         self._is_greeted = data[3] == SETTINGS and data[5:9] == b"\0\0\0\0"
         if not self._is_greeted:
-            self._fail(f"the server does not speak gRPC (HTTP/2): it begins with {data[:24]!r}", now_ns)
+            self._fail(f"the server does not speak gRPC (HTTP/2), its first bytes are {data[:24]!r}", now_ns)
         return self._is_greeted
 
     def _messages(self, stream: Stream, data: bytes, start: int, end: int, now_ns: int) -> None:

@@ -10,7 +10,8 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any
 
-from trtbuild_client.errors import ClientError
+from trtbuild_client.descriptors import raise_limit
+from trtbuild_client.errors import ClientError, InvalidRequest
 from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.driver import Driver
@@ -87,9 +88,16 @@ def run(endpoint: Endpoint, plan: Plan, dataset: Dataset, *, on_progress: Report
         on_progress: called twice a second; the run is stopped when it returns True (with one process).
 
     Raises:
-        InvalidRequest: the plan cannot be carried out.
+        InvalidRequest: the plan cannot be carried out, here or at all.
     """
     workloads = plan.workloads(dataset)
+    room = raise_limit()
+    wanted = max(endpoint.descriptors(each.concurrency) for each in workloads) if plan.is_closed(dataset) else 0
+    if wanted > room:
+        raise InvalidRequest(
+            f"concurrency {plan.concurrency} takes {wanted} open files in a process, and the system allows {room}",
+            hint="Raise the hard limit (ulimit -Hn), or use more --processes or --streams-per-connection.",
+        )
     if len(workloads) == 1:
         return _here(endpoint, workloads[0], on_progress)
     return _spawned(endpoint, workloads, on_progress)

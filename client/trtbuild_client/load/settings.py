@@ -18,6 +18,8 @@ from trtbuild_client.load.workload import Limits
 DEFAULT_REQUESTS = 400
 #: Prompts that are made up when neither a number of requests nor of prompts says how many are needed.
 DEFAULT_PROMPTS = 1000
+#: INT32, the type of max_tokens in TensorRT-LLM's models.
+_MOST_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,12 @@ class Prompts:
         return synthetic.make(number, counter, self.seed)
 
     def _check_lengths(self, dataset: Dataset, counter: Counter) -> None:
+        for turn in (turn for session in dataset.sessions for turn in session):
+            if type(turn.max_tokens) is not int or not 1 <= turn.max_tokens <= _MOST_TOKENS:
+                raise InvalidRequest(
+                    f"{turn.max_tokens!r} tokens to ask for in {dataset.name}",
+                    hint=f"It must be a whole number from 1 to {_MOST_TOKENS}, which is what the tensor of the request holds.",
+                )
         if self.max_seq_len is None:
             return
         for session in dataset.sessions:
