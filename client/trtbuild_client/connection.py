@@ -21,6 +21,8 @@ _SCHEMES: dict[str, tuple[Protocol, bool]] = {
     "https": ("http", True),
 }
 _MAX_MESSAGE_BYTES = 2**31 - 1
+#: A name or an address; one of IPv6 in brackets.
+_HOST = re.compile(r"\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s/?#@:\[\]]+")
 #: RFC 9110, section 5.6.2, "token".
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -153,10 +155,10 @@ def connection(
     scheme, separator, address = url.partition("://")
     scheme, address = (scheme.lower(), address.rstrip("/")) if separator else ("grpcs" if tls else "grpc", url)
     host, _, port = address.rpartition(":")
-    if scheme not in _SCHEMES or "/" in address or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if scheme not in _SCHEMES or not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidRequest(
             f"url '{url}'",
-            hint="It must be HOST:PORT of the gRPC endpoint, such as 127.0.0.1:8001, or http://HOST:PORT for HTTP.",
+            hint="It must be HOST:PORT of the gRPC endpoint, such as 127.0.0.1:8001 or [::1]:8001, or http://HOST:PORT for HTTP.",
         )
     protocol, is_encrypted = _SCHEMES[scheme]
     if tls is not None and not is_encrypted:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -98,3 +100,23 @@ def test_a_table_for_no_terminal_has_room_for_every_interval(mock: RunningMock, 
     code, out, err = cli("bench", "--url", mock.grpc, *load)
     assert code == 0, err
     assert "…" not in out and out.count("[") >= 8
+
+
+def test_a_command_whose_output_was_closed_writes_its_files(mock: RunningMock, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    command = [
+        sys.executable,
+        "-m",
+        "trtbuild",
+        "bench",
+        "--url",
+        mock.grpc,
+        *map(str, _LOAD),
+        "--json",
+        "-o",
+        str(out),
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
+    assert subprocess.run(closed, env=environment, check=False).returncode == 0
+    assert json.loads(out.read_text())["schema"] == "trtbuild.bench"
