@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trtbuild_client.connection import Connection
@@ -35,7 +35,12 @@ def of_triton(ask: Callable[[str], ModelInfo], model: str) -> int | None:
             found.append(ask(name).parameters)
         except (ModelNotFound, NotReady):
             continue  # what works for it may be named otherwise, or be asked by no one
-    lengths = [each[_PARAMETER] for each in found if each.get(_PARAMETER, "").isdecimal()]
+    return smallest(found)
+
+
+def smallest(parameters: Iterable[Mapping[str, str]]) -> int | None:
+    """Return the smallest `max_seq_len` among parameters of configurations, None where none has one."""
+    lengths = [each[_PARAMETER] for each in parameters if each.get(_PARAMETER, "").isdecimal()]
     return min((int(each) for each in lengths), default=None)
 
 
