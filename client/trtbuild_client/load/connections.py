@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 from collections import deque
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -185,7 +186,8 @@ class Connection:
             try:
                 plain.setblocking(False)
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                plain.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+                with suppress(OSError):  # a sandbox may not know it; the loop's own times are used then
+                    plain.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
                 failure = plain.connect_ex(target)
                 if failure in (0, errno.EINPROGRESS):
                     return plain if self._tls is None else self._wrapped(self._tls, plain)
