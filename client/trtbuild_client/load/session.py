@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,10 +35,10 @@ class Files:
     aiperf: Path | None = None
 
     def check(self) -> None:
-        """Return if everything can be written: a run whose result is lost has to be made again.
+        """Return if each result has a file of its own, and what writes it: found out before a run, not after it.
 
         Raises:
-            InvalidRequest: a path is that of a folder, cannot be written to, or is given twice; or Parquet without pyarrow.
+            InvalidRequest: a path is given twice, or Parquet without pyarrow.
         """
         from trtbuild_client.load import exports
 
@@ -49,9 +48,6 @@ class Files:
         for number, path in enumerate(given):
             if path.resolve() in [each.resolve() for each in given[:number]] and not path.is_char_device():
                 raise InvalidRequest(f"{path} is given for two results", hint="Give each a file of its own.")
-            problem = _unwritable(path)
-            if problem:
-                raise InvalidRequest(f"{path} cannot be written: {problem}", hint="Give a file in a folder of yours.")
 
 
 @dataclass
@@ -160,18 +156,6 @@ class LoadTest:
             from trtbuild_client.load.page import render
 
             write_text(files.html, render(self.runs, self.described, created=self.created, extra=extra))
-
-
-def _unwritable(path: Path) -> str:
-    """Return why a file cannot be written, "" when it can; folders that do not exist will be made."""
-    if path.is_dir():
-        return "it is a folder"
-    if path.exists():
-        return "" if os.access(path, os.W_OK) else "permission denied"
-    folder = next(each for each in path.resolve().parents if each.exists())
-    if not folder.is_dir():
-        return f"{folder} is no folder"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"permission denied for {folder}"
 
 
 class Line:
