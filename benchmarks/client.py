@@ -1,14 +1,17 @@
 """Compare what load-test clients cost, and how right their times are, on one mock server in one run.
 
-    python benchmarks/client.py [--requests 320] [--concurrency 32] [--rounds 3] [--fetch] [--aiperf PATH] [--json]
+    python benchmarks/client.py [--quick] [--fetch] [--tritonclient PYTHON] [--aiperf PATH] [--parts cost busy memory schedule] [--json FILE]
 
-Rows: `trtbuild bench` over its own transport, over grpcio and over HTTP; perf_analyzer 2.50.0 (the binary of tritonclient's wheel: `--fetch` puts it and what
-it needs into the cache, once); tritonclient's synchronous and asyncio streams; AIPerf, where `--aiperf` names its executable. Each is a process of its own that is
-measured from outside (getrusage), so that start-up counts. Every contestant runs a small and a large number of requests; the difference gives the CPU per event
-without start-up, the rest is start-up. They take turns, round by round; medians are shown. Loads: paced (a token each 20 ms, every message its own wake-up) and burst (all 64
-messages of an answer at once). Errors of times are 99th percentiles in milliseconds: the first
-token, and gaps between tokens, as seen by the client minus as written by the mock, on the clock of the machine. With `--poisson` the schedule of an open loop of 200
-requests/s for 30 s is tested (Kolmogorov-Smirnov), and its send lag shown. Nothing else should run on the machine.
+Clients: `trtbuild bench` over its own transport, over grpcio and over HTTP; perf_analyzer 2.50.0 (the binary of tritonclient's wheel: `--fetch` puts it and what
+it needs into the cache, once); tritonclient's synchronous and asyncio streams in the interpreter `--tritonclient`; AIPerf, where `--aiperf` names its executable.
+Each is a process of its own that is measured from outside (getrusage with its children), so that start-up counts. Nothing else should run on the machine.
+
+cost: every client runs a small and a large number of requests; the difference gives the CPU per event without start-up, the rest is start-up. They take turns, forth and
+    back, round by round. Loads: paced (a token each 20 ms, every message its own wake-up) and burst (all 64 messages of an answer at once). Errors are 99th percentiles in
+    milliseconds: the first token, and gaps between tokens, as seen by the client minus as written by the mock, on the clock of the machine. "-": it does not say when each came.
+busy: the errors of `trtbuild bench` at more and more tokens per second, with the CPU of the client and how late the mock was against its own schedule.
+memory: peak memory at 400 and at 4,000 requests.
+schedule: an open loop of 200 requests/s for 30 s: Kolmogorov-Smirnov test of the send times against a Poisson process, and the send lag.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,425 +33,337 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
-from trtbuild.console import print_json, stdout_console
+from client_peers import (
+    ANALYZER,
+    ANALYZER_LIBRARIES,
+    CACHE,
+    TOKENS,
+    Command,
+    Job,
+    aiperf,
+    analyzer,
+    bench,
+    fetch_analyzer,
+    tritonclient,
+)
+from trtbuild.console import stdout_console
 
-TOKENS = 64
 LOADS = {"paced": ("--ttft", "20ms", "--itl", "20ms"), "burst": ("--ttft", "20ms", "--burst")}
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trtbuild" / "perf_analyzer-2.50.0"
-_ANALYZER = CACHE / "wheels" / "tritonclient-2.50.0.data" / "data" / "bin" / "perf_analyzer"
 #: Of the requests, the small run has this share.
 _SMALL = 0.2
-
-
-@dataclass(frozen=True)
-class Server:
-    """A mock that runs."""
-
-    grpc: str
-    http: str
-
-    def schedule(self) -> list[dict[str, Any]]:
-        """Return what it did."""
-        with urllib.request.urlopen(f"http://{self.http}/mock/schedule") as answer:  # a server of our own, on loopback
-            requests: list[dict[str, Any]] = json.load(answer)["requests"]
-            return requests
-
-    def reset(self) -> None:
-        """Forget it."""
-        urllib.request.urlopen(urllib.request.Request(f"http://{self.http}/mock/reset", method="POST")).close()
+#: (streams, time between tokens): 1.6, 6.4, 12.8 and 19.2 thousand tokens per second.
+_BUSY = ((32, "20ms"), (64, "10ms"), (128, "10ms"), (192, "10ms"))
+_MEMORY = (400, 4000)
+_RATE, _SECONDS = 200, 30
+#: Starts a command and writes what it used. A process of its own, since Linux counts the memory of who starts a process to that process.
+_LAUNCHER = """
+import os, sys
+pid = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ)
+_, status, used = os.wait4(pid, 0)
+with open(sys.argv[1], "w") as file:
+    print(used.ru_utime + used.ru_stime, used.ru_maxrss, file=file)
+sys.exit(os.waitstatus_to_exitcode(status) != 0)
+"""
 
 
 @dataclass
 class Result:
-    """Of one contestant under one load; a list entry per round."""
+    """Of one client under one load; a list entry per round."""
 
     us_per_event: list[float] = field(default_factory=list)
     fixed_cpu_s: list[float] = field(default_factory=list)
     rss_mib: list[float] = field(default_factory=list)
-    small_rss_mib: list[float] = field(default_factory=list)
     ttft_error_ms: list[float] = field(default_factory=list)
     itl_error_ms: list[float] = field(default_factory=list)
 
 
-#: (server, requests, concurrency, folder) -> command, and the file of its records if there is one.
-Command = Callable[[Server, int, int, Path], tuple[list[str], Path | None]]
-
-
-def bench(*options: str, http: bool = False) -> Command:
-    """Return the command of `trtbuild bench` with all metrics on."""
-
-    def command(server: Server, requests: int, concurrency: int, folder: Path) -> tuple[list[str], Path | None]:
-        url = ["--url", f"http://{server.http}", "--api", "triton-http"] if http else ["--url", server.grpc]
-        out = folder / "bench.json"
-        load = [
-            "--concurrency",
-            str(concurrency),
-            "--requests",
-            str(requests),
-            "--prompt",
-            "hello",
-            "--output-tokens",
-            str(TOKENS),
-        ]
-        slo = ["--slo", "ttft.p95=500ms,itl.p95=40ms"]
-        return [
-            sys.executable,
-            "-m",
-            "trtbuild",
-            "bench",
-            *url,
-            *load,
-            *slo,
-            "--allow-invalid",
-            "--json",
-            "-q",
-            "-o",
-            str(out),
-            *options,
-        ], out
-
-    return command
-
-
-def analyzer(server: Server, requests: int, concurrency: int, folder: Path) -> tuple[list[str], Path | None]:
-    """Return the command of perf_analyzer; with fewer threads than requests in flight several would share a stream."""
-    data = folder / "input.json"
-    data.write_text(json.dumps({"data": [{"text_input": ["hello"], "max_tokens": [TOKENS], "stream": [True]}]}))
-    command = [
-        str(_ANALYZER), "-m", "ensemble", "-u", server.grpc, "-i", "grpc", "--streaming", "--async",
-        "--concurrency-range", str(concurrency), "--max-threads", str(concurrency), "--request-count", str(requests),
-        "--input-data", str(data), "--profile-export-file", str(folder / f"pa-{requests}.json"), "--stability-percentage", "999",
-    ]  # fmt: skip
-    return command, None
-
-
-def child(kind: str) -> Command:
-    """Return the command of this script as one of tritonclient's clients."""
-
-    def command(server: Server, requests: int, concurrency: int, folder: Path) -> tuple[list[str], Path | None]:
-        return [sys.executable, __file__, "--child", kind, server.grpc, str(requests), str(concurrency)], None
-
-    return command
-
-
-def aiperf(executable: str) -> Command:
-    """Return the command of AIPerf over HTTP; it fetches its tokenizer, unless one is in its cache."""
-
-    def command(server: Server, requests: int, concurrency: int, folder: Path) -> tuple[list[str], Path | None]:
-        load = [
-            "--concurrency",
-            str(concurrency),
-            "--request-count",
-            str(requests),
-            "--output-tokens-mean",
-            str(TOKENS),
-            "--isl",
-            "8",
-        ]
-        kind = ["--endpoint-type", "chat", "--streaming", "--url", f"http://{server.http}", "--ui", "none"]
-        return [executable, "profile", "-m", "ensemble", *kind, *load, "--artifact-dir", str(folder / "aiperf")], None
-
-    return command
-
-
 def main() -> None:
-    if sys.argv[1:2] == ["--child"]:
-        {"sync": child_sync, "aio": child_aio}[sys.argv[2]](sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
-        return
     arguments = parse_arguments()
     if arguments.fetch:
         fetch_analyzer()
-    if arguments.poisson:
-        poisson()
-        return
-    contestants: dict[str, Command] = {
-        "bench": bench(),
-        "bench, HTTP": bench(http=True),
-        "bench, grpcio": bench("--transport", "grpcio"),
-        "tritonclient sync": child("sync"),
-        "tritonclient aio": child("aio"),
+    clients = contestants(arguments)
+    measured: dict[str, Any] = {"machine": machine()}
+    stdout_console().print(measured["machine"], soft_wrap=True)
+    parts: dict[str, Callable[[], Any]] = {
+        "cost": lambda: cost(clients, arguments),
+        "busy": lambda: busy(arguments),
+        "memory": lambda: memory(clients),
+        "schedule": schedule,
     }
-    if _ANALYZER.exists():
-        contestants["perf_analyzer"] = analyzer
-    else:
-        print(f"perf_analyzer is skipped: it is not in {CACHE}; --fetch puts it there", file=sys.stderr)
-    if arguments.aiperf:
-        contestants["AIPerf, HTTP"] = aiperf(arguments.aiperf)
-    if arguments.only:
-        contestants = {name: command for name, command in contestants.items() if name in arguments.only}
-    results = {load: {name: Result() for name in contestants} for load in arguments.loads}
-    for load in arguments.loads:
-        for _ in range(arguments.rounds):
-            for name, command in contestants.items():
-                measure(results[load][name], name, command, load, arguments)
-    report(results, arguments)
+    for name in arguments.parts:
+        began = time.perf_counter()
+        measured[name] = parts[name]()
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--requests", type=int, default=320, help="of the large run; the small one has a fifth")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 160 requests: about 6 minutes")
+    parser.add_argument("--requests", type=int, help="of the large run; the small one has a fifth (320)")
     parser.add_argument("--concurrency", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="of all clients (5)")
     parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
-    parser.add_argument(
-        "--fetch", action="store_true", help=f"download perf_analyzer and its libraries into {CACHE} (pip, apt-get)"
-    )
-    parser.add_argument("--aiperf", help="executable of AIPerf in an environment of its own")
-    parser.add_argument("--only", nargs="+", metavar="ROW", help="rows to measure, by their names in the table")
-    parser.add_argument("--poisson", action="store_true", help="test the schedule of an open loop instead")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser.parse_args()
+    parser.add_argument("--parts", nargs="+", choices=["cost", "busy", "memory", "schedule"])
+    parser.add_argument("--fetch", action="store_true", help=f"download perf_analyzer into {CACHE} (pip, apt-get)")
+    parser.add_argument("--tritonclient", default=sys.executable, metavar="PYTHON", help="interpreter that has it")
+    parser.add_argument("--aiperf", metavar="PATH", help="executable of AIPerf in an environment of its own")
+    parser.add_argument("--only", nargs="+", metavar="CLIENT", help="clients to measure, by their names in the table")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number of every round")
+    arguments = parser.parse_args()
+    arguments.parts = arguments.parts or ["cost", "busy", "memory", "schedule"]
+    arguments.requests = arguments.requests or (160 if arguments.quick else 320)
+    arguments.rounds = arguments.rounds or (2 if arguments.quick else 5)
+    return arguments
 
 
-def fetch_analyzer() -> None:
-    """Put perf_analyzer, libcudart and libb64 into the cache."""
-    if _ANALYZER.exists():
-        return
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        wheels = ["tritonclient==2.50.0", "nvidia-cuda-runtime-cu12"]
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, *wheels], check=True)
-        for wheel in Path(folder).glob("*.whl"):
-            shutil.unpack_archive(wheel, CACHE / "wheels", "zip")
-        subprocess.run(["apt-get", "download", "-q", "libb64-0d"], check=True, cwd=folder)
-        for package in Path(folder).glob("libb64*.deb"):
-            subprocess.run(["dpkg-deb", "-x", str(package), str(CACHE / "lib")], check=True)
-    _ANALYZER.chmod(0o755)
+def contestants(arguments: argparse.Namespace) -> dict[str, Command]:
+    clients = {
+        "bench": bench(),
+        "bench, HTTP": bench(is_http=True),
+        "bench, grpcio": bench("--transport", "grpcio"),
+        "perf_analyzer": analyzer,
+        "tritonclient sync": tritonclient(arguments.tritonclient, "sync"),
+        "tritonclient aio": tritonclient(arguments.tritonclient, "aio"),
+    }
+    if not ANALYZER.exists():
+        del clients["perf_analyzer"]
+        print(f"perf_analyzer is skipped: it is not in {CACHE}; --fetch puts it there", file=sys.stderr)
+    if arguments.aiperf:
+        clients["AIPerf, HTTP"] = aiperf(arguments.aiperf)
+    unknown = sorted(set(arguments.only or ()) - set(clients))
+    if unknown:
+        raise SystemExit(f"no client {unknown}; there are: {', '.join(clients)}")
+    return {name: command for name, command in clients.items() if not arguments.only or name in arguments.only}
+
+
+# The mock, and how a client is run.
 
 
 @contextmanager
-def mock(*options: str) -> Iterator[Server]:
-    """Run a mock in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "trtbuild",
-        "mock",
-        "--grpc-port",
-        "0",
-        "--http-port",
-        "0",
-        "--metrics-port",
-        "0",
-        *options,
-    ]
+def mock(*options: str) -> Iterator[tuple[str, str]]:
+    """Run a mock in a process of its own; give (gRPC address, HTTP address)."""
+    ports = ["--grpc-port", "0", "--http-port", "0", "--metrics-port", "0"]
+    command = [sys.executable, "-m", "trtbuild", "mock", *ports, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         addresses = json.loads(process.stdout.readline())
         try:
-            yield Server(addresses["grpc"], addresses["http"])
+            yield addresses["grpc"], addresses["http"]
         finally:
             process.terminate()
 
 
-def measure(result: Result, name: str, command: Command, load: str, arguments: argparse.Namespace) -> None:
-    """Run a contestant with few and with many requests, and add what it took."""
-    sizes = [max(arguments.concurrency, round(arguments.requests * _SMALL)), arguments.requests]
-    with mock(*LOADS[load]) as server, tempfile.TemporaryDirectory() as folder:
-        used, rss = [], []
-        for size in sizes:
-            server.reset()
-            words, records = command(server, size, arguments.concurrency, Path(folder))
-            cpu_s, rss_mib = run(words)
-            used.append(cpu_s)
-            rss.append(rss_mib)
-        if records is not None:
-            add_errors(result, json.loads(records.read_text("utf-8")), server.schedule())
-    per_event = (used[1] - used[0]) / ((sizes[1] - sizes[0]) * TOKENS)
-    result.us_per_event.append(1e6 * per_event)
-    result.fixed_cpu_s.append(used[0] - per_event * sizes[0] * TOKENS)
-    result.small_rss_mib.append(rss[0])
-    result.rss_mib.append(rss[1])
-    print(f"{load} {name}: {1e6 * per_event:.1f} us per event, {used[1]:.2f} CPU-s", file=sys.stderr)
+def ask(http: str, path: str, method: str = "GET") -> Any:
+    """Return what the mock answers."""
+    with urllib.request.urlopen(urllib.request.Request(f"http://{http}{path}", method=method)) as answer:
+        return json.load(answer)
 
 
 def run(command: Sequence[str]) -> tuple[float, float]:
-    """Return (CPU seconds, peak MiB) of a command and the processes it waited for."""
-    libraries = f"{CACHE}/lib/usr/lib/x86_64-linux-gnu:{CACHE}/wheels/nvidia/cuda_runtime/lib"
+    """Return (CPU seconds, peak MiB) of a command and the processes it waited for; of several processes the peak of the largest."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if command[0] == str(_ANALYZER):
-        environment["LD_LIBRARY_PATH"] = libraries
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
+    if command[0] == str(ANALYZER):
+        environment["LD_LIBRARY_PATH"] = ANALYZER_LIBRARIES
+    with tempfile.TemporaryFile() as log, tempfile.NamedTemporaryFile("r") as used:
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, used.name, *command]
+        code = subprocess.run(launcher, stdout=log, stderr=log, env=environment, check=False).returncode
+        if code:
             log.seek(0)
-            raise SystemExit(f"{command[0]}: {process.returncode}\n{log.read().decode(errors='replace')[-2000:]}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+            raise SystemExit(f"{command[0]}: {code}\n{log.read().decode(errors='replace')[-2000:]}")
+        cpu_s, peak_kib = map(float, used.read().split())
+    return cpu_s, peak_kib / 1024
 
 
-def add_errors(result: Result, value: dict[str, Any], truth: list[dict[str, Any]]) -> None:
-    """Add the 99th percentiles of how far off times are: arrivals and gaps, against what the mock wrote down."""
-    (measured,) = value["runs"]
-    columns, at = measured["records"]["columns"], np.array(measured["records"]["event_ns"])
-    start_ns = measured["records"]["started_ns"]
-    by_number = {
-        int(each["request_id"].rpartition("-")[2]): each
-        for each in truth
-        if each["request_id"].rpartition("-")[2].isdigit()
-    }
+# Errors of times.
+
+
+def seen_by(job: Job) -> dict[int, NDArray[np.int64]] | None:
+    """Return number of a request -> arrivals of its tokens, as the client saw them; None when it does not say."""
+    if job.result.exists():
+        (measured,) = json.loads(job.result.read_text("utf-8"))["runs"]
+        columns, events = measured["records"]["columns"], np.array(measured["records"]["event_ns"])
+        events += measured["records"]["started_ns"]
+        return {
+            number: events[columns["first_event"][row] :][: columns["events"][row]]
+            for row, number in enumerate(columns["number"])
+        }
+    if job.arrivals.exists():
+        events = np.frombuffer(job.arrivals.read_bytes(), np.int64).reshape(job.requests, TOKENS)
+        return dict(enumerate(events))
+    return None
+
+
+def written_by(http: str) -> dict[int, dict[str, Any]]:
+    """Return number of a request -> what the mock did with it."""
+    numbered = ((each["request_id"].rpartition("-")[2], each) for each in ask(http, "/mock/schedule")["requests"])
+    return {int(number): each for number, each in numbered if number.isdigit()}
+
+
+def errors_ms(job: Job) -> tuple[float, float] | None:
+    """Return 99th percentiles of the error of first tokens and of gaps, milliseconds; None when the client does not say."""
+    seen = seen_by(job)
+    if seen is None:
+        return None
     first, gaps = [], []
-    for row, number in enumerate(columns["number"]):
-        if number not in by_number:
-            return  # HTTP: requests carry no id of ours
-        sent = np.array(by_number[number]["sent_ns"][: columns["events"][row]])
-        seen = at[columns["first_event"][row] :][: columns["events"][row]]
-        # The first token as the client saw it, and as the mock wrote it: both on the clock of the machine.
-        first.append(start_ns + seen[0] - sent[0])
-        gaps.append(np.diff(seen) - np.diff(sent))
-    result.ttft_error_ms.append(float(np.percentile(np.abs(first), 99)) / 1e6)
-    result.itl_error_ms.append(float(np.percentile(np.abs(np.concatenate(gaps)), 99)) / 1e6)
+    for number, written in written_by(job.http).items():
+        sent, came = np.array(written["sent_ns"]), seen[number]
+        first.append(came[0] - sent[0])
+        gaps.append(np.diff(came) - np.diff(sent))
+    return p99_ms(np.array(first)), p99_ms(np.concatenate(gaps))
 
 
-def report(results: dict[str, dict[str, Result]], arguments: argparse.Namespace) -> None:
-    """Print medians."""
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
-    if arguments.json:
-        print_json(
-            {
-                "machine": machine,
-                "loads": {load: {name: vars(each) for name, each in rows.items()} for load, rows in results.items()},
-            }
-        )
-        return
-    for load, rows in results.items():
-        table = Table(
-            title=f"{load}: {arguments.requests} requests of {TOKENS} events, {arguments.concurrency} in flight ({machine})",
-            title_justify="left",
-        )
-        for column in ("", "us/event", "range", "start, s", "MiB", "MiB, few", "TTFT err", "ITL err"):
-            table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-        for name, each in rows.items():
-            spread = f"{min(each.us_per_event):.0f}-{max(each.us_per_event):.0f}"
-            cells = (
-                each.us_per_event,
-                each.fixed_cpu_s,
-                each.rss_mib,
-                each.small_rss_mib,
-                each.ttft_error_ms,
-                each.itl_error_ms,
+def p99_ms(values: NDArray[np.int64]) -> float:
+    return float(np.percentile(np.abs(values), 99)) / 1e6
+
+
+# The parts.
+
+
+def cost(clients: dict[str, Command], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure all clients under all loads; print a table for each load."""
+    results = {load: {name: Result() for name in clients} for load in arguments.loads}
+    for load in arguments.loads:
+        for number in range(arguments.rounds):
+            for name in list(clients)[:: 1 if number % 2 == 0 else -1]:
+                measure(results[load][name], clients[name], load, arguments)
+                last = results[load][name]
+                print(f"{load} {number} {name}: {last.us_per_event[-1]:.1f} us per event", file=sys.stderr)
+        title = f"{load}: {arguments.requests} requests of {TOKENS} events, {arguments.concurrency} in flight; {arguments.rounds} rounds"
+        show(title, ("us/event", "range", "start, CPU-s", "peak MiB", "TTFT error", "ITL error"), [
+            (
+                name, middle(each.us_per_event), f"{min(each.us_per_event):.0f}-{max(each.us_per_event):.0f}",
+                *(middle(values, 2) for values in (each.fixed_cpu_s, each.rss_mib, each.ttft_error_ms, each.itl_error_ms)),
             )
-            texts = [f"{statistics.median(values):.2f}" if values else "-" for values in cells]
-            table.add_row(name, texts[0], spread, *texts[1:])
-        stdout_console().print(table)
+            for name, each in results[load].items()
+        ])  # fmt: skip
+    return {load: {name: vars(each) for name, each in rows.items()} for load, rows in results.items()}
 
 
-def poisson() -> None:
-    """Run an open loop of 200 requests/s for 30 s; print the test of its send times, and its lag."""
-    with mock("--ttft", "5ms", "--itl", "2ms") as server, tempfile.TemporaryDirectory() as folder:
+def measure(result: Result, command: Command, load: str, arguments: argparse.Namespace) -> None:
+    """Run a client with few and with many requests, and add what it took."""
+    sizes = [max(arguments.concurrency, round(arguments.requests * _SMALL)), arguments.requests]
+    with mock(*LOADS[load]) as (grpc, http), tempfile.TemporaryDirectory() as folder:
+        used = []
+        for size in sizes:
+            job = Job(grpc, http, size, arguments.concurrency, Path(folder))
+            ask(http, "/mock/reset", "POST")
+            cpu_s, rss_mib = run(command(job))
+            used.append(cpu_s)
+        errors = errors_ms(job)
+    per_event = (used[1] - used[0]) / ((sizes[1] - sizes[0]) * TOKENS)
+    result.us_per_event.append(1e6 * per_event)
+    result.fixed_cpu_s.append(used[0] - per_event * sizes[0] * TOKENS)
+    result.rss_mib.append(rss_mib)
+    if errors is not None:
+        result.ttft_error_ms.append(errors[0])
+        result.itl_error_ms.append(errors[1])
+
+
+def busy(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure the errors of `trtbuild bench` at more and more tokens per second; print a table."""
+    found = []
+    for concurrency, itl in _BUSY:
+        with mock("--ttft", "20ms", "--itl", itl) as (grpc, http), tempfile.TemporaryDirectory() as folder:
+            job = Job(grpc, http, concurrency * (5 if arguments.quick else 15), concurrency, Path(folder))
+            run(bench("--ramp-up", "0.5s")(job))
+            (measured,) = json.loads(job.result.read_text("utf-8"))["runs"]
+            ttft_ms, itl_ms = errors_ms(job) or (0.0, 0.0)
+            entries = written_by(http).values()
+            late = np.concatenate([np.array(each["sent_ns"]) - np.array(each["intended_ns"]) for each in entries])
+        client = measured["client"]
+        found.append({
+            "concurrency": concurrency, "itl": itl, "events_per_s": client["events"] / measured["rates"]["duration_s"],
+            "cpu_share": client["cpu_share_max"], "us_per_event": client["cpu_us_per_event"], "ttft_error_ms": ttft_ms,
+            "itl_error_ms": itl_ms, "mock_late_ms": p99_ms(late), "valid": measured["valid"], "reasons": measured["invalid_reasons"],
+        })  # fmt: skip
+    show("busy: trtbuild bench, errors by load", ("events/s", "client CPU", "us/event", "TTFT error", "ITL error", "mock late", "valid"), [
+        (
+            f"{each['concurrency']} x {each['itl']}", f"{each['events_per_s']:,.0f}", f"{each['cpu_share']:.0%}",
+            f"{each['us_per_event']:.1f}", f"{each['ttft_error_ms']:.3f}", f"{each['itl_error_ms']:.3f}",
+            f"{each['mock_late_ms']:.1f}", "yes" if each["valid"] else "no",
+        )
+        for each in found
+    ])  # fmt: skip
+    return found
+
+
+def memory(clients: dict[str, Command]) -> dict[str, list[float]]:
+    """Measure the peak memory with few and with many requests; print a table."""
+    chosen = {name: command for name, command in clients.items() if not name.startswith(("AIPerf", "bench,"))}
+    peaks: dict[str, list[float]] = {name: [] for name in chosen}
+    with mock(*LOADS["burst"]) as (grpc, http), tempfile.TemporaryDirectory() as folder:
+        for requests in _MEMORY:
+            for name, command in chosen.items():
+                peaks[name].append(run(command(Job(grpc, http, requests, 32, Path(folder))))[1])
+    columns = tuple(f"{requests} requests, MiB" for requests in _MEMORY)
+    show("memory: peak, burst", columns, [(name, *(f"{each:.0f}" for each in row)) for name, row in peaks.items()])
+    return peaks
+
+
+def schedule() -> dict[str, Any]:
+    """Run an open loop; print the test of its send times, and its lag."""
+    with mock("--ttft", "5ms", "--itl", "2ms") as (grpc, _), tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "bench.json"
-        load = ["--rate", "200", "--duration", "30s", "--prompt", "hello", "--output-tokens", "4", "--allow-invalid"]
-        run([sys.executable, "-m", "trtbuild", "bench", "--url", server.grpc, *load, "-q", "--json", "-o", str(out)])
+        load = ["--rate", str(_RATE), "--duration", f"{_SECONDS}s", "--prompt", "hello", "--output-tokens", "4"]
+        run([sys.executable, "-m", "trtbuild", "bench", "--url", grpc, *load, "--allow-invalid", "-q", "--json", "-o", str(out)])  # fmt: skip
         (measured,) = json.loads(out.read_text("utf-8"))["runs"]
     sent = np.sort(np.array(measured["records"]["columns"]["sent_ns"])) / 1e9
-    n = len(sent)
-    distance = float(np.max(np.abs(np.arange(1, n + 1) / n - sent / 30)))
+    p_value = kolmogorov(sent / _SECONDS)
+    lag_ms = measured["client"]["send_lag_p99_ns"] / 1e6
+    why = measured["invalid_reasons"]
+    show(f"schedule: Poisson, {_RATE} requests/s for {_SECONDS} s", ("requests", "KS p-value", "send lag p99, ms", "valid"), [
+        ("bench", str(len(sent)), f"{p_value:.3f}", f"{lag_ms:.2f}", "no" if why else "yes")
+    ])  # fmt: skip
+    return {
+        "requests": len(sent),
+        "p_value": p_value,
+        "send_lag_p99_ms": lag_ms,
+        "valid": measured["valid"],
+        "why": why,
+    }
+
+
+def kolmogorov(shares: NDArray[np.float64]) -> float:
+    """Return the p-value of the test that sorted values are even between 0 and 1, as arrivals of a Poisson process are.
+
+    Source: Stephens, "EDF statistics for goodness of fit", JASA 69 (1974), for the factor; Kolmogorov's series.
+    """
+    n = len(shares)
+    steps = np.arange(1, n + 1) / n
+    distance = float(max(np.max(steps - shares), np.max(shares - steps + 1 / n)))
     x = (np.sqrt(n) + 0.12 + 0.11 / np.sqrt(n)) * distance
-    p_value = min(1.0, 2 * sum((-1) ** (k - 1) * float(np.exp(-2 * k * k * x * x)) for k in range(1, 101)))
-    print(f"{n} requests; Kolmogorov-Smirnov of the send times against a Poisson process: p = {p_value:.3f}")
-    print(
-        f"send lag p99 {measured['client']['send_lag_p99_ns'] / 1e6:.2f} ms; valid: {measured['valid']} {measured['invalid_reasons']}"
+    return float(min(1.0, 2 * sum((-1) ** (k - 1) * np.exp(-2 * k * k * x * x) for k in range(1, 101))))
+
+
+# Tables.
+
+
+def middle(values: Sequence[float], digits: int = 1) -> str:
+    return f"{statistics.median(values):.{digits}f}" if values else "-"
+
+
+def machine() -> str:
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
     )
 
 
-def child_sync(address: str, requests: int, concurrency: int) -> None:
-    """Be tritonclient's synchronous client: one stream per worker, text and final flag read in the callback."""
-    import threading
-
-    import tritonclient.grpc as triton
-
-    left = iter(range(requests))
-    lock = threading.Lock()
-
-    def work() -> None:
-        done = threading.Event()
-        seen: list[tuple[int, bytes]] = []
-
-        def take(result: Any, error: Any) -> None:
-            now_ns = time.perf_counter_ns()
-            if error is not None:
-                raise SystemExit(str(error))
-            text = result.as_numpy("text_output")
-            if text is not None:
-                seen.append((now_ns, text.ravel()[0]))
-            if result.get_response().parameters["triton_final_response"].bool_param:
-                done.set()
-
-        client = triton.InferenceServerClient(address)
-        client.start_stream(take)
-        while True:
-            with lock:
-                number = next(left, None)
-            if number is None:
-                break
-            done.clear()
-            client.async_stream_infer(
-                "ensemble", inputs(triton), request_id=str(number), enable_empty_final_response=True
-            )
-            done.wait()
-        client.stop_stream()
-
-    threads = [threading.Thread(target=work) for _ in range(concurrency)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def child_aio(address: str, requests: int, concurrency: int) -> None:
-    """Be tritonclient's asyncio client: one stream per request."""
-    import asyncio
-
-    import tritonclient.grpc as plain
-    import tritonclient.grpc.aio as triton
-
-    async def main_() -> None:
-        left = iter(range(requests))
-        async with triton.InferenceServerClient(address) as client:
-
-            async def work() -> None:
-                for number in left:
-
-                    async def one(number: int = number) -> Any:
-                        yield {
-                            "model_name": "ensemble",
-                            "inputs": inputs(plain),
-                            "request_id": str(number),
-                            "enable_empty_final_response": True,
-                        }
-
-                    seen: list[tuple[int, bytes]] = []
-                    async for result, error in client.stream_infer(one()):
-                        now_ns = time.perf_counter_ns()
-                        if error is not None:
-                            raise SystemExit(str(error))
-                        text = result.as_numpy("text_output")
-                        if text is not None:
-                            seen.append((now_ns, text.ravel()[0]))
-                        if result.get_response().parameters["triton_final_response"].bool_param:
-                            break
-
-            await asyncio.gather(*(work() for _ in range(concurrency)))
-
-    asyncio.run(main_())
-
-
-def inputs(triton: Any) -> list[Any]:
-    """Return the tensors of a request."""
-    made = []
-    for name, dtype, value in (
-        ("text_input", "BYTES", np.array([[b"hello"]], dtype=np.object_)),
-        ("max_tokens", "INT32", np.array([[TOKENS]], dtype=np.int32)),
-        ("stream", "BOOL", np.array([[True]])),
-        ("return_num_output_tokens", "BOOL", np.array([[True]])),
-    ):
-        tensor = triton.InferInput(name, [1, 1], dtype)
-        tensor.set_data_from_numpy(value)
-        made.append(tensor)
-    return made
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    load = f"load of the machine {os.getloadavg()[0]:.1f}"
+    table = Table(title=f"{title}; {load}", title_justify="left")
+    for name in ("", *columns):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = stdout_console()
+    console.width = 140
+    console.print(table)
 
 
 if __name__ == "__main__":

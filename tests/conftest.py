@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,42 @@ def _environment_as_before() -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Throw-away certificates: an authority, a server and a client; "other" is an authority that nobody knows."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        openssl(
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", f"{name}.key", "-out",
+            f"{name}.pem", "-subj", f"/CN={name}", "-addext", "basicConstraints=critical,CA:TRUE",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        )  # fmt: skip
+    for name, names in (
+        ("server", "DNS:localhost,IP:127.0.0.1"),
+        ("client", "DNS:client"),
+        ("named", "DNS:llm.example"),
+    ):
+        (folder / f"{name}.ext").write_text(f"subjectAltName={names}\n", encoding="utf-8")
+        openssl(
+            "req",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.csr",
+            "-subj",
+            f"/CN={name}",
+        )
+        openssl(
+            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-out", f"{name}.pem", "-extfile", f"{name}.ext",
+        )  # fmt: skip
+    return folder

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from trtbuild_client import grpc_wire
+from trtbuild_client import grpc_channel, grpc_wire
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ModelNotFound, NotReady
+from trtbuild_client.triton_proto import service_pb2, service_pb2_grpc
 from trtbuild_client.wire import AsyncCall, ModelInfo, Reply, WireRequest
 
 #: How long the server may take to close a stream after its last response, before the client does.
@@ -34,12 +34,12 @@ class AsyncGrpcTransport:
         self._connection = connection
         self._connect_timeout_s = connect_timeout_s
         self._metadata = connection.metadata() or None
-        options = grpc_wire.channel_options(connection)
+        options = grpc_channel.channel_options(connection)
         if connection.tls is None:
             self._channel = grpc.aio.insecure_channel(self.address, options=options)
         else:
             self._channel = grpc.aio.secure_channel(
-                self.address, grpc_wire.credentials(connection.tls), options=options
+                self.address, grpc_channel.credentials(connection.tls), options=options
             )
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 

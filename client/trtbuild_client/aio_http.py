@@ -8,10 +8,10 @@ from typing import Any
 
 from trtbuild_client import http_documents
 from trtbuild_client.connection import Connection
+from trtbuild_client.encryption import tls_context
 from trtbuild_client.errors import Cancelled, ClientError, NotReady
 from trtbuild_client.events import EventParser, documents
 from trtbuild_client.faults import no_answer, too_late, too_long
-from trtbuild_client.http_transport import tls_context
 from trtbuild_client.http_wire import ResponseParser, request_bytes
 from trtbuild_client.wire import AsyncCall, ModelInfo, Reply, WireRequest
 
@@ -96,7 +96,7 @@ class AsyncHttpTransport:
         self.connection = connection
         self.connect_timeout_s = connect_timeout_s
         self._headers = connection.metadata()
-        self._tls = tls_context(connection)
+        self._tls = None if connection.tls is None else tls_context(connection.tls)
         self._idle: list[_Link] = []
         self._busy: set[_Link] = set()
 

@@ -359,6 +359,8 @@ class Client:
             for _ in self._transport.start(request, core):
                 pass
         except ClientError as error:
+            if self._is_closed:  # by the reader's thread, while another one cancelled: that ends everything anyway
+                return
             _log.warning("request %s was given up, but the server may work on: %s", request_id, error.message)
 
     def _check_open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,10 @@ _SCHEMES: dict[str, tuple[Protocol, bool]] = {
     "https": ("http", True),
 }
 _MAX_MESSAGE_BYTES = 2**31 - 1
+#: A name or an address; one of IPv6 in brackets.
+_HOST = re.compile(r"\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s/?#@:\[\]]+")
+#: RFC 9110, section 5.6.2, "token".
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +113,10 @@ class Connection:
                 f"max_message_bytes={self.max_message_bytes}", hint=f"It must be from 1 to {_MAX_MESSAGE_BYTES}."
             )
         for name, value in self.metadata():
-            if not name or not name.isascii() or any(sign in name + value for sign in "\r\n\0") or not value.isascii():
+            if not _HEADER_NAME.fullmatch(name) or any(sign in value for sign in "\r\n\0") or not value.isascii():
                 raise InvalidRequest(
-                    f"header '{name}' cannot be sent", hint="Names and values are ASCII without line breaks."
+                    f"header '{name}' cannot be sent",
+                    hint="Names are letters, digits and hyphens; values are ASCII without line breaks.",
                 )
 
     @property
@@ -149,10 +155,10 @@ def connection(
     scheme, separator, address = url.partition("://")
     scheme, address = (scheme.lower(), address.rstrip("/")) if separator else ("grpcs" if tls else "grpc", url)
     host, _, port = address.rpartition(":")
-    if scheme not in _SCHEMES or "/" in address or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if scheme not in _SCHEMES or not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidRequest(
             f"url '{url}'",
-            hint="It must be HOST:PORT of the gRPC endpoint, such as 127.0.0.1:8001, or http://HOST:PORT for HTTP.",
+            hint="It must be HOST:PORT of the gRPC endpoint, such as 127.0.0.1:8001 or [::1]:8001, or http://HOST:PORT for HTTP.",
         )
     protocol, is_encrypted = _SCHEMES[scheme]
     if tls is not None and not is_encrypted:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc import service_pb2
 
-from trtbuild_client.connection import Connection, Tls
-from trtbuild_client.errors import ClientError, InvalidRequest, ServerError
+from trtbuild_client.connection import Connection
+from trtbuild_client.errors import ClientError, ServerError
 from trtbuild_client.faults import no_answer, too_late, too_long, translate
 from trtbuild_client.tensors import DTYPES, decode, object_array
+from trtbuild_client.triton_proto import service_pb2
 from trtbuild_client.wire import ModelInfo, Reply, TensorSpec, WireRequest
-
-_LOOPBACK = ("127.", "localhost", "[::1]")
 
 #: data type -> field of InferTensorContents, for servers that do not send raw bytes.
 _CONTENTS = {
@@ -33,39 +30,6 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-
-
-def channel_options(connection: Connection) -> list[tuple[str, Any]]:
-    """Return the options of a channel to this server."""
-    options: list[tuple[str, Any]] = [
-        ("grpc.max_send_message_length", connection.max_message_bytes),
-        ("grpc.max_receive_message_length", connection.max_message_bytes),
-    ]
-    if connection.address.startswith(_LOOPBACK):
-        options.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach our own loopback
-    if connection.keepalive_s is not None:
-        options += [
-            ("grpc.keepalive_time_ms", round(connection.keepalive_s * 1000)),
-            ("grpc.http2.max_pings_without_data", 0),  # a long prefill sends nothing, and must not count as silence
-        ]
-    if connection.tls is not None and connection.tls.server_name is not None:
-        options.append(("grpc.ssl_target_name_override", connection.tls.server_name))
-    return options
-
-
-def credentials(tls: Tls) -> grpc.ChannelCredentials:
-    """Return the credentials of an encrypted channel.
-
-    Raises:
-        InvalidRequest: a file cannot be read.
-    """
-    try:
-        ca, key, cert = (None if path is None else path.read_bytes() for path in (tls.ca, tls.key, tls.cert))
-    except OSError as error:
-        raise InvalidRequest(
-            f"TLS file {error.filename} cannot be read ({error.strerror})", hint="Give PEM files."
-        ) from error
-    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
 def model_info(model: str, metadata: Any, config: Any) -> ModelInfo:

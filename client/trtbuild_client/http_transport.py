@@ -11,7 +11,8 @@ from typing import Any
 
 from trtbuild_client import http_documents
 from trtbuild_client.connection import Connection
-from trtbuild_client.errors import Cancelled, ClientError, InvalidRequest, NotReady
+from trtbuild_client.encryption import tls_context
+from trtbuild_client.errors import Cancelled, ClientError, NotReady
 from trtbuild_client.events import EventParser, documents
 from trtbuild_client.faults import no_answer, too_late, too_long
 from trtbuild_client.http_wire import ResponseParser, request_bytes
@@ -36,7 +37,7 @@ class HttpTransport:
         self._connection = connection
         self._connect_timeout_s = connect_timeout_s
         self._headers = connection.metadata()
-        self._tls = tls_context(connection)
+        self._tls = None if connection.tls is None else tls_context(connection.tls)
         self._idle: list[socket.socket] = []
         self._busy: set[_HttpCall] = set()
         self._lock = threading.Lock()
@@ -87,6 +88,16 @@ class HttpTransport:
             raise too_long(len(data), self._connection.max_message_bytes)
         path = http_documents.model_path(info.name, http_documents.verb_of(info, request.tensors))
         return _HttpCall(self, request_bytes("POST", path, self.address, self._headers, data), request, info)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return (status, body) of a document of the server.
+
+        Raises:
+            ConnectError: nobody answers, or not in time.
+            ServerError: in no HTTP.
+            Unauthorized: it wants another token.
+        """
+        return self._ask(path, "")
 
     def _status(self, path: str) -> int:
         status, _ = self._ask(path, "")
@@ -255,25 +266,6 @@ class _HttpCall:
             sock, self._sock = self._sock, None
         if sock is not None:
             self._transport.give_back(sock, is_reusable=self._parser.is_reusable and not self._is_cancelled)
-
-
-def tls_context(connection: Connection) -> ssl.SSLContext | None:
-    """Return what encrypts connections to this server, None for nothing.
-
-    Raises:
-        InvalidRequest: a file cannot be read.
-    """
-    tls = connection.tls
-    if tls is None:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.cert is not None and tls.key is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest(f"the TLS files cannot be used ({error})", hint="Give PEM files.") from error
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def read(sock: socket.socket, deadline_s: float) -> bytes:

@@ -59,6 +59,10 @@ def ports(function: F) -> F:
 def model(function: F) -> F:
     """Add what is served: variant, release, decoupled or not, cumulative text, where the final flag is."""
     for decorate in (
+        click.option(
+            "--max-seq-len", type=click.IntRange(2),
+            help="Words that prompt and answer may have together; longer prompts are refused, answers cut.",
+        ),
         click.option("--output-tokens", type=click.IntRange(1), help="No answer is longer, whatever is asked for."),
         click.option(
             "--final-on-data", "has_final_on_data", is_flag=True,
@@ -84,6 +88,10 @@ def model(function: F) -> F:
 def times(function: F) -> F:
     """Add when tokens come, and how many requests are worked on."""
     for decorate in (
+        click.option(
+            "--ready-after", "ready_after_ns", type=_parsed("ns"), metavar="TIME", default="0",
+            help="For so long the server is live and not ready, as while models load.",
+        ),
         click.option("--max-queue", type=click.IntRange(0), help="Requests that may wait; more are refused."),
         click.option("--max-concurrency", type=click.IntRange(1), help="Requests worked on at once; others wait."),
         click.option(

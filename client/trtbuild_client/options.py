@@ -92,6 +92,17 @@ def access(function: F) -> F:
     return function
 
 
+def waiting(function: F) -> F:
+    """Add --wait; the command receives `wait_s`, for `readiness.wait_until_ready`."""
+    return click.option(
+        "--wait",
+        "wait_s",
+        type=duration,
+        metavar="TIME",
+        help="Wait for so long until the server answers and its model is loaded, instead of failing at once.",
+    )(function)
+
+
 def reach(given: dict[str, Any]) -> dict[str, Any]:
     """Take the options of `access` out of all that a command received; return keyword arguments of `Client`."""
     from trtbuild_client.connection import Tls

@@ -8,12 +8,18 @@ import click
 
 from trtbuild.cli import bench_options as options
 from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import access, waiting
+
+#: Columns of what is no terminal: room for every interval.
+_WIDTH = 100
 
 
 @click.command(
     epilog="Example: trtbuild bench --rate 4 --duration 60s --slo ttft.p95=500ms,itl.p95=40ms --html report.html"
 )
 @options.server
+@access
+@waiting
 @options.load
 @options.prompts
 @options.verdict
@@ -38,14 +44,18 @@ def bench(as_json: bool, quiet: bool, **given: Any) -> None:
         summaries = [summary for summary, _ in test.runs]
     else:
         summaries = test.execute()
-    test.write(files, extra)
-    if as_json:
-        print_json(test.document(extra, has_records=False))
-    else:
-        for summary in summaries:
-            stdout_console().print(table(summary))
-        if extra:
-            stdout_console().print(capacity.text())
+    try:
+        test.write(files, extra)
+    finally:  # a full disk must not take the numbers with it
+        if as_json:
+            print_json(test.document(extra, has_records=False))
+        else:
+            console = stdout_console()
+            console.width = console.width if console.is_terminal else max(console.width, _WIDTH)
+            for summary in summaries:
+                console.print(table(summary))
+            if extra:
+                console.print(capacity.text(), markup=False)
     if any(summary.client["interrupted"] for summary in summaries):
         raise KeyboardInterrupt
     if given["find_capacity"]:  # its points are overloaded on purpose

@@ -15,6 +15,8 @@ from trtbuild_client.options import duration, name_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: More than any model takes; prompts of so many words are still made in seconds.
+_MOST_TOKENS = 10_000_000
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -44,9 +46,9 @@ def span(text: str) -> tuple[float, float]:
 def length(text: str) -> tuple[int, float]:
     """Return (mean, deviation) of MEAN or MEAN:DEVIATION."""
     match = re.fullmatch(r"([0-9]+)(?::([0-9]*\.?[0-9]+))?", text)
-    if match is None or int(match[1]) < 1:
+    if match is None or not 1 <= int(match[1]) <= _MOST_TOKENS or float(match[2] or 0) > _MOST_TOKENS:
         raise click.BadParameter(
-            f"'{text}' is no number of tokens: write 256, or 256:32 for a standard deviation of 32."
+            f"'{text}' is no number of tokens from 1 to {_MOST_TOKENS:,}: write 256, or 256:32 for a standard deviation of 32."
         )
     return int(match[1]), float(match[2] or 0)
 
@@ -74,10 +76,10 @@ def _add(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
 
 
 server = _add((
-    click.option("--url", default=defaults.URL, show_default=True, help="HOST:PORT of Triton's gRPC, or http(s)://HOST:PORT of an HTTP endpoint."),
+    click.option("--url", default=defaults.URL, show_default=True, help="HOST:PORT or grpcs://HOST:PORT of Triton's gRPC, or http(s)://HOST:PORT of an HTTP endpoint."),
     click.option("--model", default=defaults.MODEL, show_default=True, help="Model to ask."),
     click.option("--api", type=click.Choice(["triton-grpc", "triton-http", "openai-chat", "openai-completions"]), help="How to ask; by default triton-grpc, and openai-chat for http URLs."),
-    click.option("--header", "headers", type=header, multiple=True, metavar="'NAME: VALUE'", help="Header of HTTP requests, such as 'Authorization: Bearer ...' (repeatable)."),
+    click.option("--header", "headers", type=header, multiple=True, metavar="'NAME: VALUE'", help="Further header (HTTP) or metadata (gRPC) of every request (repeatable)."),
     click.option("--param", "parameters", type=name_value, multiple=True, metavar="NAME=VALUE", help="Sampling parameter, input of the model or field of the request (repeatable)."),
     click.option("--stream/--no-stream", "is_streaming", default=True, show_default=True, help="Time each token, or only whole answers."),
     click.option("--fixed-length/--free-length", default=True, show_default=True, help="Ask for answers of exactly --output-tokens where the server can."),
@@ -116,7 +118,7 @@ prompts = _add((
     click.option("--think", "think_s", type=duration, metavar="TIME", help="Between the turns of a conversation."),
     click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Replay a trace so many times as fast."),
     click.option("--prompts", "number", type=click.IntRange(min=1), help="Different made-up conversations. Default: as many as requests, at most 1000."),
-    click.option("--max-seq-len", type=click.IntRange(min=2), help="Refuse prompts that are longer with their answer; asked from vLLM."),
+    click.option("--max-seq-len", type=click.IntRange(min=2), help="Refuse prompts that are longer with their answer. Default: what the server says, where it does."),
 ))  # fmt: skip
 
 verdict = _add((
@@ -133,6 +135,6 @@ output = _add((
     click.option("-o", "--output", type=OUTPUT_FILE, help="Write the result with every request as JSON."),
     click.option("--html", type=OUTPUT_FILE, help="Write a report as one HTML page."),
     click.option("--csv", "csv_path", type=OUTPUT_FILE, help="Write one line per request."),
-    click.option("--parquet", "parquet_path", type=OUTPUT_FILE, help="Write one row per request (needs pyarrow)."),
+    click.option("--parquet", "parquet_path", type=OUTPUT_FILE, help="Write one row per request (extra: parquet)."),
     click.option("--aiperf", "aiperf_path", type=OUTPUT_FILE, help="Write a summary in the form of AIPerf's profile_export_aiperf.json."),
 ))  # fmt: skip

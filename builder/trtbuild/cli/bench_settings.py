@@ -13,6 +13,7 @@ from trtbuild_client.load.settings import Load, Prompts
 from trtbuild_client.load.slo import parse
 from trtbuild_client.load.target import Target
 from trtbuild_client.load.validity import Allowed
+from trtbuild_client.options import reach
 from trtbuild_client.parameters import PARAMETERS
 
 #: Options that are taken over by their name.
@@ -63,11 +64,9 @@ def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None
         think_s=given["think_s"] or 0.0,
     )
     files = Files(given["output"], given["html"], given["csv_path"], given["parquet_path"], given["aiperf_path"])
-    if files.parquet is not None:
-        from trtbuild_client.load.exports import need_pyarrow
-
-        need_pyarrow()  # found out now, not after the run
-    return LoadTest(_target(given), load, prompts, parse(given["slo"]) if given["slo"] else (), show), files
+    files.check()
+    objectives = parse(given["slo"]) if given["slo"] else ()
+    return LoadTest(_target(given), load, prompts, objectives, show, given["wait_s"]), files
 
 
 def _target(given: Mapping[str, Any]) -> Target:
@@ -78,6 +77,7 @@ def _target(given: Mapping[str, Any]) -> Target:
         api=given["api"],
         is_streaming=given["is_streaming"],
         headers=dict(given["headers"]),
+        **reach(dict(given)),
         has_fixed_length=given["fixed_length"],
         is_cumulative=given["cumulative"],
         streams_per_connection=given["streams_per_connection"],

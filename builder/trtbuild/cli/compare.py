@@ -74,9 +74,11 @@ def compare(
 def _table(label: str, verdicts: Verdicts) -> object:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
+    said = "cannot tell" if verdicts.verdict == "cannot tell" else f"B is {verdicts.verdict}"
     grid = Table(
-        title=f"{label}: B is {verdicts.verdict}" if verdicts.verdict != "cannot tell" else f"{label}: cannot tell",
+        title=Text(f"{label}: {said}"),
         title_justify="left",
     )
     for name in ("", "A", "B", "B / A [95 % interval]", "B is"):
@@ -90,4 +92,4 @@ def _table(label: str, verdicts: Verdicts) -> object:
         )
         grid.add_row(each.name, *cells, each.verdict)
     notes = [*verdicts.reasons, *(f"{name}: {why}" for name, why in verdicts.skipped.items())]
-    return Group(grid, *notes)
+    return Group(grid, *map(Text, notes))

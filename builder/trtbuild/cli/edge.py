@@ -77,6 +77,8 @@ def _as_client_error(error: Exception) -> ClientError | None:
 
 def main() -> None:
     """Run the command line and end the process with its exit code; see `__main__` for how the process begins."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # None where it was closed before (`>&-`)  # noqa: SIM115, PTH123
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # also under LC_ALL=C

@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from trtbuild.cli.options import common, json_output
-from trtbuild_client.options import access, reach, sampling, server, split
+from trtbuild_client.options import access, reach, sampling, server, split, waiting
 
 
 @click.command(epilog='Example: trtbuild generate "The capital of France is" --max-tokens 16 --stop "\n"')
 @click.argument("prompt")
 @server
 @access
+@waiting
 @sampling
 @click.option(
     "--stop", "stop_words", metavar="WORD", multiple=True, help="End the answer before this text (repeatable)."
@@ -30,6 +31,7 @@ def generate(
     url: str,
     model: str,
     timeout_s: float,
+    wait_s: float | None,
     parameters: tuple[tuple[str, Any], ...],
     stop_words: tuple[str, ...],
     stream: bool,
@@ -40,6 +42,7 @@ def generate(
     """Send PROMPT to a server and print the answer as it comes; "-" reads the prompt from standard input."""
     from trtbuild.console import print_json
     from trtbuild_client import Client
+    from trtbuild_client.readiness import wait_until_ready
     from trtbuild_client.workers import run_interruptibly
 
     reached = reach(given)
@@ -47,6 +50,8 @@ def generate(
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     with Client(url, model, timeout_s=timeout_s, **reached) as client:
+        if wait_s is not None:
+            wait_until_ready(client.check_ready, wait_s)
         answer = client.request(prompt, is_streaming=stream, tensors=tensors, **options)
 
         def read(is_interrupted: Event) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from trtbuild.cli.options import common, json_output
-from trtbuild_client.options import access, beside, extras, load, reach, sampling, server, split
+from trtbuild_client.options import access, beside, extras, load, reach, sampling, server, split, waiting
 
 
 @click.command(epilog="Example: trtbuild probe --requests 64 --concurrency 16 --max-ttft-p95 500ms --json > probe.json")
 @server
 @access
+@waiting
 @load
 @click.option("--stream/--no-stream", default=True, show_default=True, help="Time each token, or only whole answers.")
 @extras
@@ -39,6 +40,7 @@ def probe(
     unique_prompts: bool,
     stream: bool,
     max_error_rate: float,
+    wait_s: float | None,
     parameters: tuple[tuple[str, Any], ...],
     as_json: bool,
     quiet: bool,
@@ -50,6 +52,7 @@ def probe(
     from trtbuild_client.client import Client
     from trtbuild_client.probe import Probe
     from trtbuild_client.probing import run
+    from trtbuild_client.readiness import wait_until_ready
     from trtbuild_client.report import failure
     from trtbuild_client.thresholds import complaint
 
@@ -67,11 +70,10 @@ def probe(
         tensors=tensors,
     )
     label = f"probing {model} on {url}"
-    with (
-        Client(url, model, timeout_s=timeout_s, **reached) as client,
-        progress(label, wanted.number(plan), quiet=quiet, unit="requests") as advance,
-    ):
-        result = run(client, plan, wanted, advance)
+    with Client(url, model, timeout_s=timeout_s, **reached) as client:
+        wait_until_ready(client.check_ready, wait_s)
+        with progress(label, wanted.number(plan), quiet=quiet, unit="requests") as advance:
+            result = run(client, plan, wanted, advance)
     if as_json:
         print_json(result.to_json())
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.gateway.settings import Settings
 from trtbuild_client import AsyncClient, ModelNotFound
+from trtbuild_client.load.limits import smallest
 from trtbuild_client.request import wire_name_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Abilities:
         has_logprobs: it gives the log probability of each token.
         has_guides: it can hold answers to JSON or to a schema.
         applies_template: it applies the chat template itself, to one user message.
+        max_seq_len: tokens that prompt and answer may have together, None where no configuration says so.
     """
 
     info: ModelInfo
@@ -38,6 +40,7 @@ class Abilities:
     has_logprobs: bool
     has_guides: bool
     applies_template: bool
+    max_seq_len: int | None = None
 
     def has(self, parameter: str) -> bool:
         """Return whether the model takes a parameter."""
@@ -128,6 +131,7 @@ class Backend:
             has_logprobs="return_log_probs" in info.inputs and "output_log_probs" in info.outputs,
             has_guides=self._has_guides(info, core),
             applies_template=prompts.get("chat_template", "").strip().lower() == "true",
+            max_seq_len=smallest((info.parameters, core, prompts)),
         )
 
     def _has_guides(self, info: ModelInfo, core: Mapping[str, str]) -> bool:

@@ -110,14 +110,19 @@ class Gateway:
             )
 
     async def _list_models(self, _request: Request) -> Response:
-        return _json({"object": "list", "data": [self._model(name) for name in self.settings.names]})
+        return _json({"object": "list", "data": [await self._model(name) for name in self.settings.names]})
 
     async def _show_model(self, request: Request) -> Response:
         self.check_model(request.path_params["name"])
-        return _json(self._model(request.path_params["name"]))
+        return _json(await self._model(request.path_params["name"]))
 
-    def _model(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "trtbuild"}
+    async def _model(self, name: str) -> dict[str, Any]:
+        model = {"id": name, "object": "model", "created": self._created, "owned_by": "trtbuild"}
+        try:
+            length = (await self.backend.abilities()).max_seq_len
+        except ClientError:  # the names are known without the server
+            length = None
+        return model if length is None else {**model, "max_model_len": length}  # vLLM's name for it
 
     async def _show_live(self, _request: Request) -> Response:
         return _json({"status": "live"})

@@ -16,6 +16,8 @@ from trtbuild_client.errors import InvalidRequest
 _NS = 1e9
 #: Schedules longer than this are refused: a mistyped rate must not fill the memory.
 _MAX_ARRIVALS = 20_000_000
+#: Nobody waits for longer.
+_LONGEST_S = 30 * 86400
 
 
 def _constant(random_: random.Random, burstiness: float) -> float:
@@ -71,23 +73,26 @@ class Arrivals:
         """Return the schedule up to a number of arrivals or a time, whichever comes first.
 
         Raises:
-            InvalidRequest: neither is given, a ramp has no duration, or there are too many arrivals.
+            InvalidRequest: neither is given, a ramp has no duration, there are too many arrivals, or the last one is a month away.
         """
         if requests is None and duration_s is None:
             raise InvalidRequest("an open loop without end", hint="Give a number of requests or a duration.")
         if self.end_rate is not None and duration_s is None:
             raise InvalidRequest("a ramp without duration", hint="Give a duration: the rate changes evenly over it.")
+        expected = float("inf") if duration_s is None else max(self.rate, self.end_rate or 0.0) * duration_s
+        if min(expected, float("inf") if requests is None else requests) > _MAX_ARRIVALS:
+            raise InvalidRequest(
+                f"more than {_MAX_ARRIVALS:,} arrivals", hint="Lower the rate or the duration, or give --requests."
+            )
         most = _MAX_ARRIVALS if requests is None else requests
-        if duration_s is not None:
-            most = min(most, _MAX_ARRIVALS)
-            if max(self.rate, self.end_rate or 0.0) * duration_s > _MAX_ARRIVALS and requests is None:
-                raise InvalidRequest(
-                    f"more than {_MAX_ARRIVALS:,} arrivals", hint="Lower the rate or the duration, or give --requests."
-                )
         times: array[int] = array("q")
         for time_s in self._times_s(duration_s):
             if len(times) >= most or (duration_s is not None and time_s > duration_s):
                 break
+            if time_s > _LONGEST_S:
+                raise InvalidRequest(
+                    f"a schedule of more than {_LONGEST_S // 86400} days", hint="Raise the rate, or give a duration."
+                )
             times.append(round(time_s * _NS))
         return times
 

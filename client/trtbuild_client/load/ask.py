@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
+from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ConnectError, NotReady
 from trtbuild_client.faults import translate, unreachable
 from trtbuild_client.load.http2 import Http2
@@ -44,11 +45,11 @@ class _Answer:
         self.failure = "UNAVAILABLE", text
 
 
-def ask(address: tuple[str, int], calls: Sequence[tuple[str, bytes]], *, model: str, timeout_s: float) -> list[bytes]:
+def ask(server: Connection, calls: Sequence[tuple[str, bytes]], *, model: str, timeout_s: float) -> list[bytes]:
     """Return the answers to some unary calls.
 
     Args:
-        address: host and port.
+        server: how it is reached; without TLS.
         calls: (method, request) of GRPCInferenceService.
         model: for messages.
         timeout_s: for all of them.
@@ -57,11 +58,11 @@ def ask(address: tuple[str, int], calls: Sequence[tuple[str, bytes]], *, model: 
         ConnectError: nobody answers, or not in time.
         ClientError: the server says no; see `faults.translate`.
     """
-    where = f"{address[0]}:{address[1]}"
+    where = server.address
     deadline = time.monotonic() + timeout_s
     try:
-        with socket.create_connection(address, timeout_s) as sock:
-            http = Http2(where)
+        with socket.create_connection((server.host, server.port), timeout_s) as sock:
+            http = Http2(where, server.metadata())
             answers = [_Answer() for _ in calls]
             for (method, request), answer in zip(calls, answers, strict=True):
                 http.start(_SERVICE + method, request, answer, timeout_s)
@@ -88,7 +89,7 @@ def ask(address: tuple[str, int], calls: Sequence[tuple[str, bytes]], *, model: 
     return [answer.data for answer in answers]
 
 
-def model_info(address: tuple[str, int], model: str, *, timeout_s: float) -> ModelInfo:
+def model_info(server: Connection, model: str, *, timeout_s: float) -> ModelInfo:
     """Return inputs, outputs and policy of a model that is ready.
 
     Raises:
@@ -96,9 +97,9 @@ def model_info(address: tuple[str, int], model: str, *, timeout_s: float) -> Mod
     """
 
     def call(method: str, request: bytes) -> bytes:
-        return ask(address, [(method, request)], model=model, timeout_s=timeout_s)[0]
+        return ask(server, [(method, request)], model=model, timeout_s=timeout_s)[0]
 
-    return model_info_through(call, model, f"{address[0]}:{address[1]}")
+    return model_info_through(call, model, server.address)
 
 
 def model_info_through(call: Callable[[str, bytes], bytes], model: str, where: str) -> ModelInfo:
@@ -135,4 +136,5 @@ def model_info_through(call: Callable[[str, bytes], bytes], model: str, where: s
         max_batch_size=policy["max_batch_size"],
         is_decoupled=policy["is_decoupled"],
         steps=tuple(policy["steps"]),
+        parameters=policy["parameters"],
     )

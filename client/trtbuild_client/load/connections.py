@@ -1,26 +1,41 @@
-"""Non-blocking sockets and what they carry: HTTP/2 with gRPC, or HTTP/1.1. Knows the driver only as the one who watches sockets."""
+"""A non-blocking socket that connects, reads and writes. Knows the driver only as the one who watches sockets, and no protocol."""
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 import ssl
-from collections.abc import Callable
+import struct
+from collections import deque
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Protocol
 
+from trtbuild_client.connection import Connection as Server
+from trtbuild_client.encryption import tls_failure
 from trtbuild_client.load.exchange import Exchange
-from trtbuild_client.load.http2 import Http2
-from trtbuild_client.load.http2_stream import Stream
 from trtbuild_client.load.outcomes import Outcome
 
 #: Read at once. Larger buffers would come from the system with every call, at the price of several messages.
 _READ_BYTES = 1 << 15
-#: How long a call may stay open after its final response; it costs nothing but a stream.
-_LINGER_NS = 1_000_000_000
+#: Asks Linux to say when data reached this machine (socket(7), SO_TIMESTAMPNS; asm-generic/socket.h: the socket module has no name for it).
+_SO_TIMESTAMPNS = 35
+_STAMP = struct.Struct("@ll")  # struct timespec: seconds, nanoseconds
+_NOTE_BYTES = socket.CMSG_SPACE(_STAMP.size)
+#: A time of arrival that is further away than this is not believed: the clock of the system was set.
+_OLDEST_NS = 1_000_000_000
 
 
 class Watcher(Protocol):
-    """Tells a connection when its socket is ready."""
+    """Tells a connection when its socket is ready.
+
+    Attributes:
+        clock_offset_ns: `time.perf_counter_ns` minus `time.time_ns`.
+    """
+
+    clock_offset_ns: int
 
     def watch(self, connection: Connection, mask: int) -> None:
         """Report these events of the socket from now on."""
@@ -36,8 +51,8 @@ class Connection:
     """A socket that connects, reads and writes without waiting.
 
     Args:
-        address: host and port.
-        tls: for an encrypted connection, with the name that the certificate must have.
+        server: its addresses are tried one after the other, as a name such as localhost may have one where nobody listens.
+        tls: for an encrypted connection.
         watcher: who reports readiness.
         deadline_ns: when connecting must be done.
 
@@ -45,11 +60,12 @@ class Connection:
         active: requests that have not ended.
         is_closed: it takes no more requests.
         is_idle: the driver keeps it for the next request.
+
+    Raises:
+        OSError: the name is not known, or no address can even be tried.
     """
 
-    def __init__(
-        self, address: tuple[str, int], tls: ssl.SSLContext | None, watcher: Watcher, deadline_ns: int
-    ) -> None:
+    def __init__(self, server: Server, tls: ssl.SSLContext | None, watcher: Watcher, deadline_ns: int) -> None:
         self.active = 0
         self.is_closed = False
         self.is_idle = False
@@ -58,15 +74,10 @@ class Connection:
         self.deadline_ns = deadline_ns
         self._watcher = watcher
         self._unsent = b""
-        self._address = address
-        family, _, _, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        plain = socket.socket(family, socket.SOCK_STREAM)
-        plain.setblocking(False)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._failure = plain.connect_ex(target)
-        self.sock: socket.socket = (
-            plain if tls is None else tls.wrap_socket(plain, server_hostname=address[0], do_handshake_on_connect=False)
-        )
+        self._server = server
+        self._tls = tls
+        self._addresses = deque(_addresses(server.host, server.port))
+        self.sock = self._connect()
         self.fd = self.sock.fileno()
         watcher.watch(self, select.EPOLLIN | select.EPOLLOUT)
 
@@ -107,17 +118,25 @@ class Connection:
                 return
         if mask != select.EPOLLOUT:
             try:
-                data = self.sock.recv(_READ_BYTES)
-                if len(data) == _READ_BYTES or self._is_encrypted:
-                    data += self._more()
+                if self._is_encrypted:
+                    data, notes = self.sock.recv(_READ_BYTES), None
+                else:
+                    data, notes, _, _ = self.sock.recvmsg(_READ_BYTES, _NOTE_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as error:
-                self.close(now_ns, f"the connection to {self._name} broke: {error.strerror or error}")
+                self.close(now_ns, f"the connection to {self._server.address} broke: {error.strerror or error}")
                 return
             if not data:
-                self.close(now_ns, f"{self._name} closed the connection")
+                self.close(now_ns, f"{self._server.address} closed the connection")
                 return
+            if notes:
+                seconds, rest_ns = _STAMP.unpack(notes[0][2])
+                came_ns = seconds * 1_000_000_000 + rest_ns + self._watcher.clock_offset_ns
+                if now_ns - _OLDEST_NS < came_ns < now_ns:
+                    now_ns = came_ns
+            if len(data) == _READ_BYTES or self._is_encrypted:
+                data += self._more()
             self.receive(data, now_ns)
         if mask & select.EPOLLOUT and not self.is_closed:
             self.flush()
@@ -143,7 +162,7 @@ class Connection:
     def check(self, now_ns: int) -> None:
         """Give up connecting when it takes too long."""
         if not self._is_open and now_ns > self.deadline_ns:
-            self.close(now_ns, f"{self._name} did not accept the connection in time", Outcome.CONNECT_TIMEOUT)
+            self.close(now_ns, f"{self._server.address} did not accept the connection in time", Outcome.CONNECT_TIMEOUT)
 
     def close(self, now_ns: int, text: str = "closed", outcome: Outcome = Outcome.CONNECTION_LOST) -> None:
         """Close the socket; requests that have not ended end now."""
@@ -154,192 +173,94 @@ class Connection:
         self.sock.close()
         self.ended(now_ns, text, outcome)
 
-    @property
-    def _name(self) -> str:
-        return f"{self._address[0]}:{self._address[1]}"
+    def _connect(self) -> socket.socket:
+        """Return a socket that connects to the next address.
+
+        Raises:
+            OSError: none can be tried.
+        """
+        failure = errno.EADDRNOTAVAIL
+        while self._addresses:
+            family, target = self._addresses.popleft()
+            plain = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                plain.setblocking(False)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with suppress(OSError):  # a sandbox may not know it; the loop's own times are used then
+                    plain.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+                failure = plain.connect_ex(target)
+                if failure in (0, errno.EINPROGRESS):
+                    return plain if self._tls is None else self._wrapped(self._tls, plain)
+            except BaseException:
+                plain.close()
+                raise
+            plain.close()
+        raise OSError(failure, f"no connection to {self._server.address} ({os.strerror(failure)})")
+
+    def _wrapped(self, tls: ssl.SSLContext, plain: socket.socket) -> ssl.SSLSocket:
+        assert self._server.tls is not None
+        name = self._server.tls.server_name or self._server.host
+        return tls.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
 
     def _go_on_connecting(self, now_ns: int) -> None:
-        failure = 0
         if not self._is_connected:
             failure = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if failure == 0:
-                try:
-                    self.sock.getpeername()
-                except OSError:
-                    return  # still connecting
-                self._is_connected = True
-        if failure:
-            import os
-
-            self.close(now_ns, f"no connection to {self._name} ({os.strerror(failure)})", Outcome.CONNECT_FAILED)
-            return
-        if self._is_encrypted:
-            try:
-                assert isinstance(self.sock, ssl.SSLSocket)
-                self.sock.do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if failure:
+                self._try_next(failure, now_ns)
                 return
-            except (ssl.SSLError, OSError) as error:
-                self.close(now_ns, f"no TLS with {self._name}: {error}", Outcome.CONNECT_FAILED)
+            try:
+                self.sock.getpeername()
+            except OSError:
+                return  # still connecting
+            self._is_connected = True
+        if isinstance(self.sock, ssl.SSLSocket):
+            try:
+                self.sock.do_handshake()
+            except ssl.SSLWantReadError:
+                self._watcher.watch(self, select.EPOLLIN)
+                return
+            except ssl.SSLWantWriteError:
+                self._watcher.watch(self, select.EPOLLOUT)
+                return
+            except OSError as error:
+                text = f"no TLS with {self._server.address}: {tls_failure(error)}"
+                self.close(now_ns, text, Outcome.CONNECT_FAILED)
                 return
         self._is_open = True
         self._watcher.watch(self, select.EPOLLIN)
         self.flush()
 
+    def _try_next(self, failure: int, now_ns: int) -> None:
+        """Go on with the next address of the server after one that refused."""
+        if self._addresses:
+            self._watcher.unwatch(self)
+            self.sock.close()
+            try:
+                self.sock = self._connect()
+            except OSError as error:
+                failure = error.errno or failure
+            else:
+                self.fd = self.sock.fileno()
+                self._watcher.watch(self, select.EPOLLIN | select.EPOLLOUT)
+                return
+        text = f"no connection to {self._server.address} ({os.strerror(failure)})"
+        self.close(now_ns, text, Outcome.CONNECT_FAILED)
+
     def _more(self) -> bytes:
-        """Return what else has come, without waiting."""
+        """Return what else has come, without waiting; what is wrong with the connection is found at the next reading."""
         pieces = []
         try:
             while piece := self.sock.recv(_READ_BYTES):
                 pieces.append(piece)
                 if len(piece) < _READ_BYTES and not self._is_encrypted:
                     break
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except OSError:
             pass
         return b"".join(pieces)
 
 
-class GrpcConnection(Connection):
-    """gRPC calls over HTTP/2 on one socket.
-
-    Args:
-        make_message: request of an exchange -> bytes.
-        path: of the RPC.
-        timeout_s: what the server is told as its deadline.
-    """
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        watcher: Watcher,
-        deadline_ns: int,
-        *,
-        make_message: Callable[[Any], bytes],
-        path: str,
-        timeout_s: float | None,
-    ) -> None:
-        self.http = Http2(f"{address[0]}:{address[1]}")
-        self._make_message = make_message
-        self._path = path
-        self._timeout_s = timeout_s
-        self._streams: dict[int, tuple[Stream, Exchange]] = {}
-        super().__init__(address, None, watcher, deadline_ns)
-
-    def begin(self, exchange: Any) -> None:
-        """Write a request."""
-        stream = self.http.start(self._path, self._make_message(exchange), exchange, self._timeout_s)
-        self._streams[stream.number] = stream, exchange
-        self.flush()
-
-    def give_up(self, exchange: Exchange) -> None:
-        """Reset the stream of a request."""
-        for number, (stream, each) in list(self._streams.items()):
-            if each is exchange:
-                del self._streams[number]
-                self.http.reset(stream)
-        self.flush()
-
-    def pending(self) -> bytes:
-        """Return the frames that wait."""
-        out = self.http.out
-        if not out:
-            return b""
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
-        return data
-
-    def receive(self, data: bytes, now_ns: int) -> None:
-        """Take frames."""
-        http = self.http
-        http.receive(data, now_ns)
-        if http.out:
-            self.flush()
-        if http.error is not None or (http.is_going_away and not http.streams):
-            self.close(now_ns, http.error or f"{self._name} went away")
-
-    def ended(self, now_ns: int, text: str, outcome: Outcome) -> None:
-        """End all streams."""
-        self._streams.clear()
-        self.http.close(now_ns, text, outcome)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all calls are over."""
-        return not self.http.streams
-
-    def check(self, now_ns: int) -> None:
-        """Also forget calls that ended, and close those that the server leaves open after their final response."""
-        super().check(now_ns)
-        for number, (stream, exchange) in list(self._streams.items()):
-            if number not in self.http.streams:
-                del self._streams[number]
-            elif exchange.outcome is not None and now_ns > exchange.end_ns + _LINGER_NS:
-                del self._streams[number]
-                self.http.reset(stream)
-        if self.http.out:
-            self.flush()
-
-
-class HttpConnection(Connection):
-    """HTTP/1.1 on one socket, one request at a time."""
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        tls: ssl.SSLContext | None,
-        watcher: Watcher,
-        deadline_ns: int,
-        *,
-        make_message: Callable[[Any], bytes],
-    ) -> None:
-        self._make_message = make_message
-        self._exchange: Any = None
-        self._waiting = b""
-        super().__init__(address, tls, watcher, deadline_ns)
-
-    def begin(self, exchange: Any) -> None:
-        """Write a request."""
-        self._exchange = exchange
-        self._waiting = self._make_message(exchange)
-        self.flush()
-
-    def give_up(self, exchange: Exchange) -> None:
-        """Close the connection: HTTP/1.1 has no other way to cancel a request."""
-        if exchange is self._exchange:
-            self._exchange = None
-            self.close(exchange.end_ns)
-
-    def pending(self) -> bytes:
-        """Return the request, once."""
-        data, self._waiting = self._waiting, b""
-        return data
-
-    def receive(self, data: bytes, now_ns: int) -> None:
-        """Take a part of a response."""
-        exchange = self._exchange
-        if exchange is None:  # nothing was asked
-            self.close(now_ns, "an answer to no request")
-            return
-        exchange.receive(data, now_ns)
-        if exchange.is_read:
-            self._exchange = None
-            if exchange.keeps_connection:
-                self._watcher.free(self)
-            else:
-                self.close(now_ns)
-
-    def ended(self, now_ns: int, text: str, outcome: Outcome) -> None:
-        """End the request."""
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.lost(now_ns, text, outcome)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no response is being read."""
-        return self._exchange is None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a response is still being read."""
-        return self._exchange is not None
+@lru_cache(maxsize=64)
+def _addresses(host: str, port: int) -> tuple[tuple[int, Any], ...]:
+    """Return (family, address) of all addresses of a server; asked once, as asking stops the loop."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple((family, address) for family, _, _, _, address in found)

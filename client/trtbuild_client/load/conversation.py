@@ -28,6 +28,9 @@ class Endpoint(Protocol):
     def can_take(self, connection: Connection) -> bool:
         """Say whether another request may be sent on a connection."""
 
+    def descriptors(self, requests: int) -> int:
+        """Return how many file descriptors so many requests at the same time take."""
+
 
 class Conversation:
     """A session that goes on."""

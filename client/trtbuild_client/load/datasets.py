@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,9 +221,3 @@ def _blocks(counter: Counter) -> Callable[[int], str]:
         return known[number]
 
     return block
-
-
-def turns_of(sessions: list[Session]) -> Iterator[Turn]:
-    """Yield all turns."""
-    for session in sessions:
-        yield from session

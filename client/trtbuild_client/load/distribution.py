@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trtbuild_client.load.intervals import CONFIDENCE, needed_for_interval, ranks
 from trtbuild_client.load.metrics import Values
 
+Owners = NDArray[np.signedinteger[Any]]
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 
@@ -89,10 +90,14 @@ def distribution(
     Values of one request are alike, so that many tokens of few requests say less than as many requests: their number is divided by the
     design effect (Kish, Survey Sampling, 1965, section 8.2), estimated at each percentile from how the requests differ there.
     """
-    order = np.argsort(metric.values, kind="stable")
-    values, owner = metric.values[order], metric.owner[order]
-    n = len(values)
-    is_clustered = n > 0 and len(np.unique(owner)) < n
+    n = len(metric.values)
+    is_clustered = n > 0 and int(np.count_nonzero(np.diff(metric.owner))) + 1 < n
+    if is_clustered:
+        order = np.argsort(metric.values, kind="stable")
+        values, owner = metric.values[order], metric.owner[order]
+        del order
+    else:
+        values, owner = np.sort(metric.values), metric.owner
     found = []
     for q in percentiles:
         p = q / 100
@@ -110,7 +115,7 @@ def distribution(
     )
 
 
-def effective_number(sorted_owner: NDArray[np.int64], owner: NDArray[np.int64], p: float) -> float:
+def effective_number(sorted_owner: Owners, owner: Owners, p: float) -> float:
     """Return how many independent values say as much about the p-quantile.
 
     Args:
@@ -119,10 +124,12 @@ def effective_number(sorted_owner: NDArray[np.int64], owner: NDArray[np.int64], 
         p: the quantile.
     """
     n = len(owner)
-    requests, sizes = np.unique(owner, return_counts=True)
+    counts = np.bincount(owner)
+    requests = np.flatnonzero(counts)
     if len(requests) < 2:
         return 1.0
-    below = np.bincount(sorted_owner[: round(p * n)], minlength=int(requests[-1]) + 1)[requests]
+    sizes = counts[requests]
+    below = np.bincount(sorted_owner[: round(p * n)], minlength=len(counts))[requests]
     # Variance of a ratio estimate between clusters (Cochran, Sampling Techniques, 3rd edition, section 3.12).
     residual = below - p * sizes
     variance = len(requests) / (len(requests) - 1) * float((residual.astype(np.float64) ** 2).sum()) / n**2

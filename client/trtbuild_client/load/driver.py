@@ -1,8 +1,8 @@
 """The loop that sends, reads and records: one thread, one epoll, any number of requests.
 
-Times of arrival are those at which the system said that a socket has data, so that work on one answer delays the time of no other.
-A request's clock starts when it was due: at its time on the schedule (open loop) or when its turn came (closed loop). What was sent late
-was sent late: `sent_ns - due_ns` is the client's own part, and is reported.
+Times of arrival are those at which the system received the data (or, where it does not say: those at which it said that a socket has
+some), so that neither work on one answer nor a busy machine delays the time of another. A request's clock starts when it was due: at its
+time on the schedule (open loop), or when the loop saw that its turn came (closed loop). What was sent late was sent late: `sent_ns - due_ns` is the client's own part, and is reported.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Driver:
 
     Attributes:
         strain: how busy this process was.
+        clock_offset_ns: see `connections.Watcher`; looked at again with every sweep, since the clock of the day is adjusted.
         peak: most requests in flight at the same time.
         sent: requests sent.
         connections_opened: connections made.
@@ -64,6 +65,7 @@ class Driver:
         self.strain = Strain()
         self.peak = self.sent = self.connections_opened = 0
         self.started_ns = 0
+        self.clock_offset_ns = 0
         self.active: dict[Exchange, Connection] = {}
         self._endpoint = endpoint
         self._work = workload
@@ -122,6 +124,7 @@ class Driver:
         gc.freeze()  # what is there stays; looking at it again would stop the loop for milliseconds
         gc.set_threshold(100_000, 50, 100)
         self.started_ns = time.perf_counter_ns() if epoch_ns is None else epoch_ns
+        self.clock_offset_ns = _clock_offset_ns()
         self.strain.start()
         try:
             self._begin()
@@ -314,16 +317,17 @@ class Driver:
         conversation.turn += 1
         if exchange.outcome is Outcome.OK and conversation.turn < len(conversation.session):
             conversation.messages = (*conversation.messages, exchange.answer)
-            self._later(exchange.end_ns + conversation.session[conversation.turn].think_ns, conversation)
+            think_ns = conversation.session[conversation.turn].think_ns
+            self._later(max(exchange.end_ns + think_ns, now_ns), conversation)
         elif is_closed_loop and not self._is_stopping:  # a conversation whose answer failed cannot go on
-            due_ns = max(exchange.end_ns, exchange.due_ns) + backoff_ns
-            self._later(due_ns, self._conversation())
+            self._later(now_ns + backoff_ns, self._conversation())
 
     def _late(self, exchange: Exchange, mark: Mark) -> None:
         exchange.late_mark(self.table, mark)
 
     def _sweep(self, now_ns: int) -> None:
         """Look for deadlines that have passed."""
+        self.clock_offset_ns = _clock_offset_ns()
         limits = self._limits
         for exchange, connection in list(self.active.items()):
             outcome = None
@@ -352,6 +356,11 @@ class Driver:
     def _give_up(self, exchange: Exchange, connection: Connection, outcome: Outcome, now_ns: int, text: str) -> None:
         exchange.end(outcome, now_ns, text)
         connection.give_up(exchange)
+
+
+def _clock_offset_ns() -> int:
+    """Return `time.perf_counter_ns` minus `time.time_ns`, right within the time between two readings of a clock."""
+    return max(time.perf_counter_ns() - time.time_ns() for _ in range(3))
 
 
 def _sweep_ns(limits: Limits) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from trtbuild_client.load.connections import Connection, GrpcConnection, HttpConnection
+from trtbuild_client.connection import Connection as Server
+from trtbuild_client.encryption import tls_context
+from trtbuild_client.load.connections import Connection
 from trtbuild_client.load.exchange import Exchange, Job
+from trtbuild_client.load.grpc_connection import GrpcConnection
+from trtbuild_client.load.http_connection import HttpConnection
 from trtbuild_client.load.outcomes import Mark
 from trtbuild_client.load.sse import GenerateExchange, HttpExchange, OpenAiExchange
 from trtbuild_client.load.template import Template
@@ -18,6 +22,8 @@ from trtbuild_client.load.triton import STREAM_PATH, UNARY_PATH, TritonExchange
 if TYPE_CHECKING:
     from trtbuild_client.load.connections import Watcher
 
+#: One for all connections: reading the authorities of the system takes milliseconds.
+_tls = lru_cache(maxsize=8)(tls_context)
 OnEnd = Callable[[Exchange], None]
 OnLate = Callable[[Exchange, Mark], None]
 
@@ -27,7 +33,7 @@ class TritonGrpc:
     """A model of a Triton server over gRPC.
 
     Attributes:
-        address: host and port.
+        server: how it is reached.
         template: makes requests.
         run_id: makes ids of requests unique among runs.
         is_decoupled: the stream RPC is used, otherwise the unary one.
@@ -36,7 +42,7 @@ class TritonGrpc:
         timeout_s: deadline that the server is told.
     """
 
-    address: tuple[str, int]
+    server: Server
     template: Template
     run_id: str
     is_decoupled: bool = True
@@ -47,7 +53,7 @@ class TritonGrpc:
     def connect(self, watcher: Watcher, deadline_ns: int) -> Connection:
         """Open a connection."""
         return GrpcConnection(
-            self.address,
+            self.server,
             watcher,
             deadline_ns,
             make_message=lambda exchange: self.template.message(exchange.job, f"{self.run_id}-{exchange.job.number}"),
@@ -68,31 +74,33 @@ class TritonGrpc:
         most = min(self.streams_per_connection, http.max_streams - 1)
         return connection.active < most and not http.is_going_away and len(http.streams) < http.max_streams
 
+    def descriptors(self, requests: int) -> int:
+        """Return how many file descriptors so many requests at the same time take."""
+        return -(-requests // self.streams_per_connection)
+
 
 @dataclass(frozen=True, slots=True)
 class Http:
     """An endpoint over HTTP/1.1.
 
     Attributes:
-        address: host and port.
-        is_encrypted: TLS, with the certificate checked.
+        server: how it is reached.
         path: of the request.
         body: fields of every request.
-        headers: of every request, beside the usual ones.
         api: key of `APIS`.
+        run_id: makes ids of requests unique among runs.
     """
 
-    address: tuple[str, int]
+    server: Server
     path: str
     api: str
     body: Mapping[str, Any]
-    headers: Mapping[str, str] = field(default_factory=dict)
-    is_encrypted: bool = False
+    run_id: str
 
     def connect(self, watcher: Watcher, deadline_ns: int) -> Connection:
         """Open a connection."""
-        tls = ssl.create_default_context() if self.is_encrypted else None
-        return HttpConnection(self.address, tls, watcher, deadline_ns, make_message=lambda each: self.message(each.job))
+        tls = None if self.server.tls is None else _tls(self.server.tls)
+        return HttpConnection(self.server, tls, watcher, deadline_ns, make_message=lambda each: self.message(each.job))
 
     def exchange(self, job: Job, due_ns: int, on_end: OnEnd, on_late: OnLate) -> Exchange:
         """Return a request that has not been sent."""
@@ -103,18 +111,24 @@ class Http:
         assert isinstance(connection, HttpConnection)
         return not connection.is_busy
 
+    def descriptors(self, requests: int) -> int:
+        """Return how many file descriptors so many requests at the same time take."""
+        return requests
+
     def message(self, job: Job) -> bytes:
         """Return the bytes of a request."""
-        body = json.dumps({**self.body, **APIS[self.api].fields(job)}, ensure_ascii=False).encode(
-            "utf-8", "surrogateescape"
-        )
+        api, request_id = APIS[self.api], f"{self.run_id}-{job.number}"
+        named = {} if api.id_field is None else {api.id_field: request_id}
+        text = json.dumps({**self.body, **named, **api.fields(job)}, ensure_ascii=False)
+        body = text.encode("utf-8", "surrogateescape")
         headers = {
-            "Host": f"{self.address[0]}:{self.address[1]}",
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream, application/json",
-            "User-Agent": "trtbuild",
-            **self.headers,
-            "Content-Length": str(len(body)),
+            "host": self.server.address,
+            "content-type": "application/json",
+            "accept": "text/event-stream, application/json",
+            "user-agent": "trtbuild",
+            "x-request-id": request_id,
+            **dict(self.server.metadata()),
+            "content-length": str(len(body)),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"POST {self.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
@@ -129,12 +143,14 @@ class Api:
         exchange: reads the answer.
         fields: of a request, from what is to be asked.
         fixed: fields of every request: whether to stream -> them.
+        id_field: the field of the request's id, None where it is in the header X-Request-Id alone.
     """
 
     path: str
     exchange: type[HttpExchange]
     fields: Callable[[Job], dict[str, Any]]
     fixed: Callable[[str, bool], dict[str, Any]]
+    id_field: str | None = None
 
 
 def _chat(job: Job) -> dict[str, Any]:
@@ -164,5 +180,5 @@ def _generate_fixed(model: str, is_streaming: bool) -> dict[str, Any]:
 APIS: dict[str, Api] = {
     "openai-chat": Api("/v1/chat/completions", OpenAiExchange, _chat, _openai_fixed),
     "openai-completions": Api("/v1/completions", OpenAiExchange, _completion, _openai_fixed),
-    "triton-http": Api("/v2/models/{model}/generate_stream", GenerateExchange, _generate, _generate_fixed),
+    "triton-http": Api("/v2/models/{model}/generate_stream", GenerateExchange, _generate, _generate_fixed, "id"),
 }

@@ -14,7 +14,7 @@ from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.distribution import interpolated
 from trtbuild_client.load.metrics import View
 from trtbuild_client.load.outcomes import COUNTED_BY, Mark, Outcome
-from trtbuild_client.load.result import write_text
+from trtbuild_client.load.result import replaced, write_text
 from trtbuild_client.load.run import Run
 from trtbuild_client.load.summary import Summary
 from trtbuild_client.load.table import NONE, RecordTable
@@ -26,6 +26,9 @@ _NUMBERS = (
     "accepted_draft_tokens", "reused_blocks", "total_blocks", "server_queue_ns", "server_ttft_ns", "server_decode_ns",
 )  # fmt: skip
 _TIMES = ("due_ns", "sent_ns", "end_ns", "first_content_ns")
+_LATENCIES_NS = ("first_token_ns", "last_token_ns", "ttft_ns", "tpot_ns", "e2e_ns", "send_lag_ns")
+_TEXTS = ("run", "outcome", "counted_by", "marks", "error")
+_NAMES = ("run", *_NUMBERS, *_TIMES, *_LATENCIES_NS, "outcome", "counted_by", "is_warmup", "marks", "error")
 
 
 def rows(runs: Runs) -> Iterator[dict[str, Any]]:
@@ -60,17 +63,14 @@ def _row(table: RecordTable, index: int, started_ns: int) -> dict[str, Any]:
 def write_csv(path: Path, runs: Runs) -> None:
     """Write one line per request."""
     text = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
-    for row in rows(runs):
-        if writer is None:
-            writer = csv.DictWriter(text, fieldnames=list(row))
-            writer.writeheader()
-        writer.writerow(row)
+    writer = csv.DictWriter(text, fieldnames=_NAMES)
+    writer.writeheader()
+    writer.writerows(rows(runs))
     write_text(path, text.getvalue())
 
 
 def need_pyarrow() -> Any:
-    """Return pyarrow.
+    """Return pyarrow, of the extra `parquet`.
 
     Raises:
         InvalidRequest: it is not installed.
@@ -78,12 +78,14 @@ def need_pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise InvalidRequest("Parquet needs the package pyarrow", hint="pip install pyarrow, or take --csv.") from error
+        raise InvalidRequest(
+            "Parquet needs the package pyarrow", hint="pip install 'trtbuild[parquet]', or take --csv."
+        ) from error
     return pyarrow
 
 
 def write_parquet(path: Path, runs: Runs) -> None:
-    """Write one row per request.
+    """Write one row per request, whole or not at all; the types of the columns do not depend on what happened.
 
     Raises:
         InvalidRequest: pyarrow is not installed.
@@ -91,7 +93,10 @@ def write_parquet(path: Path, runs: Runs) -> None:
     pyarrow = need_pyarrow()
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.Table.from_pylist(list(rows(runs))), str(path))
+    kinds = {name: pyarrow.string() for name in _TEXTS} | {"tpot_ns": pyarrow.float64(), "is_warmup": pyarrow.bool_()}
+    schema = pyarrow.schema([(name, kinds.get(name, pyarrow.int64())) for name in _NAMES])
+    with replaced(path) as temporary:
+        parquet.write_table(pyarrow.Table.from_pylist(list(rows(runs)), schema), str(temporary))
 
 
 _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from trtbuild_client.connection import Connection as Server
+from trtbuild_client.grpc_channel import channel_options, credentials
 from trtbuild_client.load.connections import Connection
 from trtbuild_client.load.endpoints import OnEnd, OnLate
 from trtbuild_client.load.exchange import Exchange, Job
@@ -26,52 +28,47 @@ from trtbuild_client.wire import ModelInfo
 if TYPE_CHECKING:
     from trtbuild_client.load.connections import Watcher
 
-_MAX_MESSAGE_BYTES = 2**31 - 1
-_OPTIONS = [
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-]
+
+def open_channel(server: Server) -> Any:
+    """Return a channel of its own (channels with equal options would share one connection).
+
+    Raises:
+        InvalidRequest: a TLS file cannot be read.
+    """
+    options = [*channel_options(server), ("grpc.use_local_subchannel_pool", 1)]
+    if server.tls is None:
+        return grpc.insecure_channel(server.address, options=options)
+    return grpc.secure_channel(server.address, credentials(server.tls), options=options)
 
 
-def open_channel(address: tuple[str, int], *, is_encrypted: bool) -> Any:
-    """Return a channel of its own (channels with equal options would share one connection)."""
-    target = f"{address[0]}:{address[1]}"
-    options = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
-    if is_encrypted:
-        return grpc.secure_channel(target, grpc.ssl_channel_credentials(), options=options)
-    return grpc.insecure_channel(target, options=options)
-
-
-def model_info(address: tuple[str, int], model: str, *, is_encrypted: bool, timeout_s: float) -> ModelInfo:
+def model_info(server: Server, model: str, *, timeout_s: float) -> ModelInfo:
     """Return what the server says about a model: see `ask.model_info`."""
     from trtbuild_client.faults import translate
     from trtbuild_client.load import ask
 
-    with open_channel(address, is_encrypted=is_encrypted) as channel:
+    with open_channel(server) as channel:
 
         def call(method: str, request: bytes) -> bytes:
+            rpc = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
             try:
-                answer: bytes = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(
-                    request, timeout=timeout_s
-                )
+                answer: bytes = rpc(request, timeout=timeout_s, metadata=server.metadata())
                 return answer
             except grpc.RpcError as error:
-                where = f"{address[0]}:{address[1]}"
-                raise translate(error.details() or "", status=error.code().name, address=where, model=model) from error
+                text, status = error.details() or "", error.code().name
+                raise translate(text, status=status, address=server.address, model=model) from error
 
-        return ask.model_info_through(call, model, f"{address[0]}:{address[1]}")
+        return ask.model_info_through(call, model, server.address)
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcioEndpoint:
     """A model of a Triton server through grpcio: see `endpoints.TritonGrpc`."""
 
-    address: tuple[str, int]
+    server: Server
     template: Template
     run_id: str
     is_decoupled: bool = True
     is_cumulative: bool = False
-    is_encrypted: bool = False
     timeout_s: float | None = None
 
     def connect(self, watcher: Watcher, deadline_ns: int) -> Connection:
@@ -87,6 +84,10 @@ class GrpcioEndpoint:
     def can_take(self, connection: Connection) -> bool:
         """Say whether another request may be sent on a connection."""
         return connection.active < 1
+
+    def descriptors(self, requests: int) -> int:
+        """Return how many file descriptors so many requests at the same time take: a socket, our pair, one of grpcio's own."""
+        return 4 * requests
 
 
 class GrpcioConnection(Connection):
@@ -104,7 +105,7 @@ class GrpcioConnection(Connection):
         self.deadline_ns = deadline_ns
         self._watcher = watcher
         self._unsent = b""
-        self._address = endpoint.address
+        self._server = endpoint.server
         self._endpoint = endpoint
         self._calls: dict[Exchange, Any] = {}
         self._came: deque[tuple[Any, str, Any, int]] = deque()
@@ -112,7 +113,7 @@ class GrpcioConnection(Connection):
         self.sock.setblocking(False)
         self._wake.setblocking(False)
         self.fd = self.sock.fileno()
-        self._channel = open_channel(endpoint.address, is_encrypted=endpoint.is_encrypted)
+        self._channel = open_channel(endpoint.server)
         path = STREAM_PATH if endpoint.is_decoupled else UNARY_PATH
         # One request and any number of answers: also right for the unary call.
         self._rpc = self._channel.unary_stream(path)
@@ -121,7 +122,7 @@ class GrpcioConnection(Connection):
     def begin(self, exchange: Any) -> None:
         """Start a call in a thread of its own."""
         message = self._endpoint.template.message(exchange.job, f"{self._endpoint.run_id}-{exchange.job.number}")
-        call = self._rpc(message, timeout=self._endpoint.timeout_s)
+        call = self._rpc(message, timeout=self._endpoint.timeout_s, metadata=self._server.metadata())
         self._calls[exchange] = call
         threading.Thread(target=self._pump, args=(exchange, call), daemon=True).start()
 

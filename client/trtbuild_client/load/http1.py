@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 _MAX_HEAD_BYTES = 1 << 16
+#: Longest chunk, event, or body that is not streamed; one that never ends must not fill the memory.
+MAX_BYTES = 1 << 26
 
 
 class Http1Error(ValueError):
@@ -102,6 +104,8 @@ class Response:
                 length = int(text, 16)
             except ValueError as error:
                 raise Http1Error(f"a chunk whose length is {text[:20]!r}") from error
+            if not 0 <= length <= MAX_BYTES:
+                raise Http1Error(f"a chunk of {length} bytes, allowed are {MAX_BYTES}")
             start = end + 2
             if length == 0:  # trailers may follow, and an empty line
                 last = data.find(b"\r\n", start)
@@ -129,13 +133,19 @@ class Events:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the data of each event that is complete now."""
+        """Return the data of each event that is complete now.
+
+        Raises:
+            Http1Error: one is too long.
+        """
         data = self._rest + data if self._rest else data
         if b"\r" in data:
             # A carriage return at the very end may be the first half of a line's end.
             data, held = (data[:-1], b"\r") if data.endswith(b"\r") else (data, b"")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + held
         *blocks, self._rest = data.split(b"\n\n")
+        if len(self._rest) > MAX_BYTES:
+            raise Http1Error(f"an event of more than {MAX_BYTES} bytes")
         return [each for block in blocks if (each := _data(block)) is not None]
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 
 from trtbuild_client.hpack import Decoder, Header, HpackError, encode
 from trtbuild_client.http2_frames import (
@@ -45,6 +46,8 @@ _U32 = struct.Struct(">I")
 _WINDOW = 2**31 - 1
 #: When so much has come, the window is opened again.
 _REFILL_BYTES = 2**29
+#: A longer message is not waited for: it would fill the memory.
+_MAX_MESSAGE_BYTES = 2**26
 _HIGH_BIT = 0x7FFFFFFF
 
 
@@ -53,6 +56,7 @@ class Http2:
 
     Args:
         authority: host:port as the server is to see it.
+        metadata: further headers of every call, names in lower case.
 
     Attributes:
         out: bytes to be written to the socket.
@@ -61,17 +65,19 @@ class Http2:
         error: why the connection cannot be used any more.
     """
 
-    def __init__(self, authority: str) -> None:
+    def __init__(self, authority: str, metadata: Iterable[tuple[str, str]] = ()) -> None:
         self.out: deque[bytes] = deque()
         self.streams: dict[int, Stream] = {}
         self.is_going_away = False
         self.error: str | None = None
         self.max_streams = 100
         self._authority = authority.encode()
+        self._metadata = [(name.encode(), value.encode()) for name, value in metadata]
         self._blocks: dict[str, bytes] = {}
         self._decoder = Decoder()
         self._next = 1
         self._rest = b""
+        self._is_greeted = False
         self._received = 0
         self._send_window = DEFAULT_WINDOW_BYTES
         self._peer_window = DEFAULT_WINDOW_BYTES
@@ -116,6 +122,8 @@ class Http2:
         """Take what came from the socket; handlers are called."""
         if self._rest:
             data = self._rest + data
+        if not self._is_greeted and not self._take_greeting(data, now_ns):
+            return
         position, size = 0, len(data)
         unpack = FRAME_HEADER.unpack_from
         streams = self.streams
@@ -124,6 +132,9 @@ class Http2:
             start = position + 9
             end = start + (high << 8 | low)
             if end > size:
+                if end - start > MAX_FRAME_BYTES:
+                    self._fail(f"a frame of {end - start} bytes, allowed are {MAX_FRAME_BYTES}", now_ns)
+                    return
                 break
             position = end
             if kind == DATA and self._open_block is None:
@@ -179,10 +190,21 @@ class Http2:
             (b"content-type", b"application/grpc"),
             (b"user-agent", b"trtbuild"),
             (b"grpc-accept-encoding", b"identity"),
+            *self._metadata,
         ]
         if timeout_s is not None:
             headers.append((b"grpc-timeout", b"%dm" % max(1, min(round(timeout_s * 1000), 99_999_999))))
         return headers
+
+    def _take_greeting(self, data: bytes, now_ns: int) -> bool:
+        """Say whether the server has begun as RFC 9113, section 3.4, has it: with a SETTINGS frame."""
+        if len(data) < FRAME_HEADER.size:
+            self._rest = data
+            return False
+        self._is_greeted = data[3] == SETTINGS and data[5:9] == b"\0\0\0\0"
+        if not self._is_greeted:
+            self._fail(f"the server does not speak gRPC (HTTP/2), its first bytes are {data[:24]!r}", now_ns)
+        return self._is_greeted
 
     def _messages(self, stream: Stream, data: bytes, start: int, end: int, now_ns: int) -> None:
         """Hand on the messages of a DATA frame; the beginning of another one is kept."""
@@ -195,6 +217,9 @@ class Http2:
                 self._give_up(stream, "a compressed message, which was not asked for", now_ns)
                 return
             if start + 5 + length > end:
+                if length > _MAX_MESSAGE_BYTES:
+                    self._give_up(stream, f"a message of {length} bytes, allowed are {_MAX_MESSAGE_BYTES}", now_ns)
+                    return
                 break
             stream.handler.message(data, start + 5, start + 5 + length, now_ns)
             start += 5 + length

@@ -31,8 +31,14 @@ def tensor_specs(message: bytes, number: int) -> list[tuple[str, str, tuple[int,
 
 
 def model_policy(message: bytes) -> Mapping[str, Any]:
-    """Return max_batch_size, is_decoupled, optional inputs and steps of the ensemble from a ModelConfigResponse."""
-    policy: dict[str, Any] = {"max_batch_size": 0, "is_decoupled": False, "optional": set(), "steps": []}
+    """Return max_batch_size, is_decoupled, optional inputs, steps of the ensemble and parameters from a ModelConfigResponse."""
+    policy: dict[str, Any] = {
+        "max_batch_size": 0,
+        "is_decoupled": False,
+        "optional": set(),
+        "steps": [],
+        "parameters": {},
+    }
     config = next((value for number, value in fields(message) if number == 1), b"")
     assert isinstance(config, bytes)
     for number, value in fields(config):
@@ -42,6 +48,12 @@ def model_policy(message: bytes) -> Mapping[str, Any]:
             parts = dict(fields(value))
             if parts.get(8) == 1 and isinstance(parts[1], bytes):
                 policy["optional"].add(parts[1].decode())
+        elif number == 14 and isinstance(value, bytes):
+            entry = dict(fields(value))
+            name, content = entry.get(1, b""), entry.get(2, b"")
+            if isinstance(name, bytes) and isinstance(content, bytes):
+                text = dict(fields(content)).get(1, b"")  # ModelParameter.string_value
+                policy["parameters"][name.decode()] = text.decode("utf-8", "replace") if isinstance(text, bytes) else ""
         elif number == 15 and isinstance(value, bytes):
             for each, step in fields(value):
                 if each == 1 and isinstance(step, bytes):

@@ -178,7 +178,7 @@ def _run(summary: Summary, run: Run, objectives: Sequence[Objective]) -> str:
         _outcomes(summary),
         _client(summary),
     ]
-    return section(summary.label, escape(str(summary.plan["dataset"])), "".join(body))
+    return section(summary.label, str(summary.plan["dataset"]), "".join(body))
 
 
 def _latencies(summary: Summary) -> str:

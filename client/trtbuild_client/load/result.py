@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import os
 from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from trtbuild_client.load.run import Run
 from trtbuild_client.load.summary import Summary
 from trtbuild_client.load.table import COLUMNS, NONE, RecordTable
 
+#: Numbers that are made text at a time.
+_PART = 4096
 SCHEMA, SCHEMA_VERSION = "trtbuild.bench", 1
 #: Columns that hold times: nanoseconds after the start of the run in a result, -1 where there is none.
 _TIMES = ("due_ns", "sent_ns", "end_ns", "first_content_ns")
@@ -82,23 +87,60 @@ def records(table: RecordTable, started_ns: int) -> dict[str, Any]:
     return {
         "started_ns": started_ns,
         "columns": columns,
-        "event_ns": [each - started_ns for each in table.event_ns],
-        "event_tokens": table.event_tokens.tolist(),
+        "event_ns": array("q", (each - started_ns for each in table.event_ns)),
+        "event_tokens": table.event_tokens,
         "errors": table.errors,
     }
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
-    """Write a result, whole or not at all."""
-    write_text(path, json.dumps(value, allow_nan=False, ensure_ascii=False) + "\n")
+    """Write a result, whole or not at all. Arrays are written in parts: as one text they would be the most that a load test keeps."""
+    write_text(path, chain(_pieces(value), "\n"))
 
 
-def write_text(path: Path, text: str) -> None:
+def _pieces(value: Any) -> Iterator[str]:
+    """Yield the JSON text of a value, whose lists and arrays may be long."""
+    if isinstance(value, dict):
+        opening = "{"
+        for name, each in value.items():
+            yield f"{opening}{json.dumps(name)}: "
+            yield from _pieces(each)
+            opening = ", "
+        yield "{}" if opening == "{" else "}"
+    elif isinstance(value, (array, list)) and value:
+        for start in range(0, len(value), _PART):
+            part = value[start : start + _PART]
+            if isinstance(part, array) or not any(isinstance(each, dict) for each in part):
+                text = json.dumps(list(part), allow_nan=False, ensure_ascii=False)[1:-1]
+                yield f"{', ' if start else '['}{text}"
+            else:
+                for number, each in enumerate(part, start):
+                    yield ", " if number else "["
+                    yield from _pieces(each)
+        yield "]"
+    else:
+        yield json.dumps(list(value) if isinstance(value, array) else value, allow_nan=False, ensure_ascii=False)
+
+
+def write_text(path: Path, pieces: str | Iterable[str]) -> None:
     """Write a text file, whole or not at all."""
+    with replaced(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines([pieces] if isinstance(pieces, str) else pieces)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Give a path beside this one to write to; what was written takes its place when the block ends well.
+
+    What is no file (/dev/null, a pipe) is written to as it is: it must not be replaced by one.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

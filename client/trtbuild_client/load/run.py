@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any
 
-from trtbuild_client.errors import ClientError
+from trtbuild_client.descriptors import raise_limit
+from trtbuild_client.errors import ClientError, InvalidRequest
 from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.driver import Driver
@@ -87,9 +91,16 @@ def run(endpoint: Endpoint, plan: Plan, dataset: Dataset, *, on_progress: Report
         on_progress: called twice a second; the run is stopped when it returns True (with one process).
 
     Raises:
-        InvalidRequest: the plan cannot be carried out.
+        InvalidRequest: the plan cannot be carried out, here or at all.
     """
     workloads = plan.workloads(dataset)
+    room = raise_limit()
+    wanted = max(endpoint.descriptors(each.concurrency) for each in workloads) if plan.is_closed(dataset) else 0
+    if wanted > room:
+        raise InvalidRequest(
+            f"concurrency {plan.concurrency} takes {wanted} open files in a process, and the system allows {room}",
+            hint="Raise the hard limit (ulimit -Hn), or use more --processes or --streams-per-connection.",
+        )
     if len(workloads) == 1:
         return _here(endpoint, workloads[0], on_progress)
     return _spawned(endpoint, workloads, on_progress)
@@ -129,20 +140,18 @@ def _progress(driver: Driver, *, is_shared: bool) -> Progress:
 
 
 def _work(pipe: Pipe, endpoint: Endpoint, workload: Workload) -> None:
-    """Be one of the processes: say when ready, wait for the time of the start, run, send the result."""
+    """Be one of the processes: say when ready, wait for the time of the start, run until done or told to stop, send the result."""
+    is_interrupted = False
 
     def tell(driver: Driver) -> bool:
+        nonlocal is_interrupted
         pipe.send(_progress(driver, is_shared=True))
-        return False
+        is_interrupted = is_interrupted or pipe.poll()
+        return is_interrupted
 
     driver = Driver(endpoint, workload, on_tick=tell)
     pipe.send("ready")
-    is_interrupted = False
-    try:
-        epoch_ns = pipe.recv()
-        driver.run(epoch_ns)
-    except KeyboardInterrupt:
-        is_interrupted = True
+    driver.run(pipe.recv())
     pipe.send(
         Run(
             driver.table,
@@ -163,18 +172,17 @@ def _spawned(endpoint: Endpoint, workloads: list[Workload], on_progress: Report)
         for (_, there), workload in zip(pairs, workloads, strict=True)
     ]
     pipes = [here for here, _ in pairs]
-    for process in processes:
-        process.start()
+    _start(processes)
     for _, there in pairs:
         there.close()
     try:
         results = _gather(pipes, on_progress)
-    finally:
         for process in processes:
             process.join(timeout=5)
-            if process.is_alive():
-                process.terminate()
-                process.join()
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
     return Run(
         table=merged([each.table for each in results]),
         strain=[strain for each in results for strain in each.strain],
@@ -185,7 +193,23 @@ def _spawned(endpoint: Endpoint, workloads: list[Workload], on_progress: Report)
     )
 
 
+def _start(processes: list[Any]) -> None:
+    """Start processes that an interruption does not reach: only this process is told, whoever got the signal, and tells them."""
+    resource_tracker.ensure_running()  # it unblocks the signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for process in processes:
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def _gather(pipes: list[Any], on_progress: Report) -> list[Run]:
+    """Return what the processes send in the end.
+
+    Raises:
+        KeyboardInterrupt: it came before the run, or for a second time.
+    """
     for pipe in pipes:
         _receive(pipe)  # "ready"
     epoch_ns = time.perf_counter_ns() + _HEAD_START_NS  # the clock is the same in all processes of a machine
@@ -193,21 +217,26 @@ def _gather(pipes: list[Any], on_progress: Report) -> list[Run]:
         pipe.send(epoch_ns)
     results: dict[int, Run] = {}
     last: dict[int, Progress] = {}
+    is_stopping = False
     while len(results) < len(pipes):
         waiting = [pipe for index, pipe in enumerate(pipes) if index not in results]
         try:
-            ready = wait(waiting, timeout=1.0)
-            for pipe in ready:
+            for pipe in wait(waiting, timeout=1.0):
                 index = pipes.index(pipe)
                 message = _receive(pipe)
                 if isinstance(message, Run):
                     results[index] = message
                 else:
                     last[index] = message
-        except KeyboardInterrupt:  # the processes got it, too, and send what they have
-            continue
-        if last:
-            on_progress(_sum(list(last.values())))
+            if last:
+                on_progress(_sum(list(last.values())))
+        except KeyboardInterrupt:
+            if is_stopping:
+                raise
+            is_stopping = True
+            for pipe in waiting:
+                with suppress(OSError):  # it has ended meanwhile
+                    pipe.send("stop")
     return [results[index] for index in range(len(pipes))]
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.plan import Plan
@@ -18,6 +19,7 @@ from trtbuild_client.load.settings import DEFAULT_REQUESTS, Load, Prompts
 from trtbuild_client.load.slo import Objective
 from trtbuild_client.load.summary import Summary, summarize
 from trtbuild_client.load.target import Target
+from trtbuild_client.readiness import wait_until_ready
 
 Log = Callable[[str], None]
 
@@ -32,6 +34,21 @@ class Files:
     parquet: Path | None = None
     aiperf: Path | None = None
 
+    def check(self) -> None:
+        """Return if each result has a file of its own, and what writes it: found out before a run, not after it.
+
+        Raises:
+            InvalidRequest: a path is given twice, or Parquet without pyarrow.
+        """
+        from trtbuild_client.load import exports
+
+        if self.parquet is not None:
+            exports.need_pyarrow()
+        given = [path for path in (self.json, self.html, self.csv, self.parquet, self.aiperf) if path is not None]
+        for number, path in enumerate(given):
+            if path.resolve() in [each.resolve() for each in given[:number]] and not path.is_char_device():
+                raise InvalidRequest(f"{path} is given for two results", hint="Give each a file of its own.")
+
 
 @dataclass
 class LoadTest:
@@ -43,6 +60,7 @@ class LoadTest:
         prompts: what.
         objectives: of the service.
         show: takes a line of progress, on a terminal.
+        wait_s: how long to wait until the model is ready, seconds; None for not at all.
 
     Attributes:
         runs: those that are done.
@@ -53,6 +71,7 @@ class LoadTest:
     prompts: Prompts
     objectives: Sequence[Objective] = ()
     show: Log | None = None
+    wait_s: float | None = None
     runs: list[tuple[Summary, Run]] = field(default_factory=list)
     endpoint: Endpoint | None = None
     described: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +86,8 @@ class LoadTest:
         from dataclasses import replace
 
         self.created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        if self.wait_s is not None:
+            wait_until_ready(self.target.max_seq_len, self.wait_s)
         self.endpoint, self.described = self.target.open()
         prompts = self.prompts
         if prompts.max_seq_len is None:
@@ -123,8 +144,6 @@ class LoadTest:
         """
         from trtbuild_client.load import exports
 
-        if files.parquet is not None:
-            exports.need_pyarrow()
         if files.json is not None:
             write(files.json, self.document(extra))
         if files.csv is not None:

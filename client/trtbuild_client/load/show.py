@@ -36,12 +36,13 @@ def table(summary: Summary) -> Group:
     from rich import box
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     grid = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        title=f"{summary.label}: milliseconds \\[95 % interval]",
+        title=Text(f"{summary.label}: milliseconds [95 % interval]"),
         title_justify="left",
     )
     grid.add_column("", no_wrap=True)
@@ -49,7 +50,7 @@ def table(summary: Summary) -> Group:
         q for q in PERCENTILES if q <= 99
     ]  # p99.9 has a line of its own where there is one: seldom, and of one metric
     for column in ("mean", *(f"p{q:g}" for q in shown), "n"):
-        grid.add_column(column, justify="right", no_wrap=True)
+        grid.add_column(column, justify="right", overflow="fold")
     for name, title in TITLES.items():
         if not _is_shown(summary, name):
             continue
@@ -58,7 +59,7 @@ def table(summary: Summary) -> Group:
         if name in NEED_STREAMING and not summary.is_streamed:
             cells = ["n/a"] * len(cells)
         grid.add_row(title, *cells)
-    return Group(grid, *lines(summary))
+    return Group(grid, *map(Text, lines(summary)))
 
 
 def lines(summary: Summary) -> list[str]:

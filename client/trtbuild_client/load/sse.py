@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trtbuild_client.load.exchange import Exchange, Job
-from trtbuild_client.load.http1 import Events, Http1Error, Response
+from trtbuild_client.load.http1 import MAX_BYTES, Events, Http1Error, Response
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.table import NONE
 
@@ -23,7 +23,7 @@ class HttpExchange(Exchange):
         is_read: the whole response has come: the connection is free.
     """
 
-    __slots__ = ("_body", "_events", "_is_stream", "_response", "is_read", "on_late")
+    __slots__ = ("_body", "_body_bytes", "_events", "_is_stream", "_response", "is_read", "on_late")
 
     def __init__(
         self, job: Job, due_ns: int, on_end: Callable[[Exchange], None], on_late: Callable[[Exchange, Mark], None]
@@ -34,6 +34,7 @@ class HttpExchange(Exchange):
         self._response = Response()
         self._events = Events()
         self._body: list[bytes] = []
+        self._body_bytes = 0
         self._is_stream = False
 
     @property
@@ -47,18 +48,18 @@ class HttpExchange(Exchange):
         had_head = response.status
         try:
             body = response.feed(data)
+            if not had_head and response.status == 200:
+                self._is_stream = "event-stream" in response.headers.get("content-type", "")
+            if body:
+                if self._is_stream:
+                    for event in self._events.feed(body):
+                        self._take(event, now_ns)
+                else:
+                    self._keep(body)
         except Http1Error as error:
             self.end(Outcome.PROTOCOL_ERROR, now_ns, str(error))
             response.keeps_connection, self.is_read = False, True
             return
-        if not had_head and response.status == 200:
-            self._is_stream = "event-stream" in response.headers.get("content-type", "")
-        if body:
-            if self._is_stream:
-                for event in self._events.feed(body):
-                    self._take(event, now_ns)
-            else:
-                self._body.append(body)
         if response.is_complete:
             self._complete(now_ns)
 
@@ -76,6 +77,12 @@ class HttpExchange(Exchange):
     def stream_ended(self, now_ns: int) -> None:
         """Take the end of a stream of events."""
         raise NotImplementedError
+
+    def _keep(self, body: bytes) -> None:
+        self._body.append(body)
+        self._body_bytes += len(body)
+        if self._body_bytes > MAX_BYTES:
+            raise Http1Error(f"a body of more than {MAX_BYTES} bytes")
 
     def _complete(self, now_ns: int) -> None:
         self.is_read = True

@@ -6,7 +6,7 @@ A row holds observations; latencies are computed from it in `metrics`. Times are
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from trtbuild_client.load.outcomes import Mark, Outcome
 
@@ -117,11 +117,14 @@ class RecordTable:
         return known
 
 
-def merged(tables: Iterable[RecordTable]) -> RecordTable:
+def merged(tables: Sequence[RecordTable]) -> RecordTable:
     """Return one table of all requests, in the order of sending."""
-    both = RecordTable()
-    for table in tables:
-        both.extend(table)
+    first, *others = tables
+    both = first
+    if others:
+        both = RecordTable()
+        for table in (first, *others):
+            both.extend(table)
     order = sorted(range(len(both)), key=both.columns["sent_ns"].__getitem__)
     result = RecordTable()
     for index in order:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from trtbuild_client.errors import ConnectError, InvalidRequest
+from trtbuild_client.connection import Connection, Tls
+from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.endpoints import APIS, Http, TritonGrpc
+
+if TYPE_CHECKING:
+    from trtbuild_client.wire import ModelInfo
 
 GRPC = "triton-grpc"
 NAMES = (GRPC, *APIS)
 _CONNECT_S = 10.0
 _GRPC_SCHEMES, _HTTP_SCHEMES = ("grpc", "grpcs"), ("http", "https")
+_ENCRYPTED = ("grpcs", "https")
+_URL_HINT = "Write HOST:PORT for Triton's gRPC, or http://HOST:PORT for Triton's HTTP and OpenAI servers."
 _PORTS = {"http": 80, "https": 443}
 #: What the environment calls hosts that need no proxy, and the proxy.
 _EXEMPT, _PROXY = ("no_grpc_proxy", "no_proxy"), ("grpc_proxy", "https_proxy", "http_proxy")
@@ -36,7 +41,9 @@ class Target:
         is_streaming: ask for tokens as they come.
         options: sampling parameters, as `Client.generate` takes them.
         tensors: further inputs of a Triton model; further fields of an HTTP request.
-        headers: of HTTP requests.
+        headers: further headers (HTTP) or metadata (gRPC) of every request.
+        tls: who is believed, and who the client is; with it an address without scheme is encrypted.
+        token: sent as `authorization: Bearer ...`; in no log, no result and no `repr`.
         has_fixed_length: ask for answers of exactly max_tokens, where the server knows how.
         is_cumulative: each response of Triton holds all text so far.
         streams_per_connection: see `TritonGrpc`.
@@ -50,7 +57,9 @@ class Target:
     is_streaming: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Tls | None = None
+    token: str | None = field(default=None, repr=False)
     has_fixed_length: bool = True
     is_cumulative: bool = False
     streams_per_connection: int = 1
@@ -62,28 +71,44 @@ class Target:
         """The API that is used."""
         return self.api or ("openai-chat" if self._parts.scheme in _HTTP_SCHEMES else GRPC)
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port.
+    def server(self) -> Connection:
+        """Return how the server is reached.
 
         Raises:
-            InvalidRequest: the URL has none.
+            InvalidRequest: an address or a header that cannot be.
         """
         parts = self._parts
         try:
             port = parts.port or _PORTS.get(parts.scheme)
         except ValueError:
             port = None
-        if not parts.hostname or port is None or parts.scheme not in (*_GRPC_SCHEMES, *_HTTP_SCHEMES):
+        is_http = parts.scheme in _HTTP_SCHEMES
+        has_more = (
+            parts.query or parts.fragment or parts.username is not None or (parts.path.strip("/") and not is_http)
+        )
+        if not parts.hostname or port is None or has_more or parts.scheme not in (*_GRPC_SCHEMES, *_HTTP_SCHEMES):
+            raise InvalidRequest(f"url '{self.url}'", hint=_URL_HINT)
+        is_encrypted = parts.scheme in _ENCRYPTED
+        if self.tls is not None and not is_encrypted:
             raise InvalidRequest(
-                f"url '{self.url}'",
-                hint="Write HOST:PORT for Triton's gRPC, or http://HOST:PORT for Triton's HTTP and OpenAI servers.",
+                f"url '{self.url}' is not encrypted, but TLS files are given", hint="Write grpcs:// or https://."
             )
-        return parts.hostname, port
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return Connection(
+            f"{host}:{port}",
+            "http" if is_http else "grpc",
+            (self.tls or Tls()) if is_encrypted else None,
+            self.token,
+            dict(self.headers),
+        )
 
     @property
-    def _parts(self) -> Any:
-        return urlsplit(self.url if "://" in self.url else f"grpc://{self.url}")
+    def _parts(self) -> SplitResult:
+        scheme = "grpc" if self.tls is None else "grpcs"
+        try:
+            return urlsplit(self.url if "://" in self.url else f"{scheme}://{self.url}")
+        except ValueError as error:  # brackets without their other half
+            raise InvalidRequest(f"url '{self.url}'", hint=_URL_HINT) from error
 
     def open(self) -> tuple[Endpoint, dict[str, Any]]:
         """Return the endpoint, and what it is as JSON values.
@@ -92,7 +117,7 @@ class Target:
             InvalidRequest: the model cannot do what is asked.
             ConnectError, ModelNotFound, NotReady: the server does not serve it.
         """
-        address = self.address
+        server = self.server()
         if self.kind not in NAMES:
             raise InvalidRequest(f"api '{self.kind}'", hint=f"Known: {', '.join(NAMES)}.")
         is_http = self.kind in APIS
@@ -101,69 +126,53 @@ class Target:
             raise InvalidRequest(f"api '{self.kind}' at '{self.url}'", hint=f"Its URL begins with {wanted}.")
         described = {"url": self.url, "model": self.model, "api": self.kind, "streamed": self.is_streaming}
         if is_http:
-            return self._http(address), described
-        endpoint, transport = self._grpc(address)
+            return self._http(server), described
+        endpoint, transport = self._grpc(server)
         return endpoint, {**described, "transport": transport}
 
     def max_seq_len(self) -> int | None:
-        """Return the longest sequence that an OpenAI server says it takes (`max_model_len` of vLLM), None where it does not say."""
-        if not self.kind.startswith("openai"):
-            return None
-        import http.client
+        """Return the longest sequence (prompt and answer) that the server says it takes, None where it does not say.
 
-        host, port = self.address
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(host, port, timeout=_CONNECT_S)
-        try:
-            connection.request("GET", f"{self._base}/v1/models", headers=dict(self.headers))
-            models = json.loads(connection.getresponse().read()).get("data", [])
-        except (OSError, ValueError, AttributeError, http.client.HTTPException) as error:
-            if isinstance(error, ConnectionError):
-                raise ConnectError(
-                    f"no connection to {host}:{port} ({error.strerror})", hint="Is the server running?"
-                ) from error
-            return None
-        finally:
-            connection.close()
-        lengths = [
-            each.get("max_model_len") for each in models if isinstance(each, dict) and each.get("id") == self.model
-        ]
-        return next((each for each in lengths if isinstance(each, int)), None)
+        Raises:
+            ClientError: the server cannot be asked, or does not serve the model.
+        """
+        from trtbuild_client.load import limits
+
+        server = self.server()
+        if self.kind.startswith("openai"):
+            return limits.of_openai(server, self._base, self.model)
+        return limits.of_triton(self._asker(server), self.model)
+
+    def _asker(self, server: Connection) -> Callable[[str], ModelInfo]:
+        """Return what asks a Triton server about a model, in the way in which requests will be sent."""
+        if server.protocol == "http":
+            return lambda model: _ask_through_http(server, model)
+        if self._uses_grpcio(server):
+            from trtbuild_client.load.grpcio_endpoint import model_info as ask_through_grpcio
+
+            return lambda model: ask_through_grpcio(server, model, timeout_s=_CONNECT_S)
+        from trtbuild_client.load.ask import model_info
+
+        return lambda model: model_info(server, model, timeout_s=_CONNECT_S)
 
     @property
     def _base(self) -> str:
         """The path before /v1 where the URL has one."""
-        path = str(self._parts.path).rstrip("/")
-        return path.removesuffix("/v1")
+        return quote(unquote(self._parts.path).rstrip("/").removesuffix("/v1"))
 
-    def _http(self, address: tuple[str, int]) -> Http:
+    def _http(self, server: Connection) -> Http:
         api = APIS[self.kind]
-        path = api.path.format(model=self.model)
+        path = api.path.format(model=quote(self.model, safe=""))
         body = {**api.fixed(self.model, self.is_streaming), **self.options, **self.tensors}
         if not self.is_streaming:
             path = path.replace("generate_stream", "generate")
-        return Http(
-            address,
-            self._base + path,
-            self.kind,
-            body,
-            headers=self.headers,
-            is_encrypted=self._parts.scheme == "https",
-        )
+        return Http(server, self._base + path, self.kind, body, _run_id())
 
-    def _grpc(self, address: tuple[str, int]) -> tuple[Endpoint, str]:
-        from trtbuild_client.load.ask import model_info
+    def _grpc(self, server: Connection) -> tuple[Endpoint, str]:
         from trtbuild_client.parameters import settle, validate
         from trtbuild_client.request import build, wire_name_of
 
-        if self._uses_grpcio(address):
-            from trtbuild_client.load.grpcio_endpoint import GrpcioEndpoint
-            from trtbuild_client.load.grpcio_endpoint import model_info as ask_through_grpcio
-
-            is_encrypted = self._parts.scheme == "grpcs"
-            info = ask_through_grpcio(address, self.model, is_encrypted=is_encrypted, timeout_s=_CONNECT_S)
-        else:
-            info = model_info(address, self.model, timeout_s=_CONNECT_S)
+        info = self._asker(server)(self.model)
         given = {"max_tokens": 1, **self.options}
         lengths = [wire_name_of(info, "max_tokens") or "max_tokens"]
         if self.has_fixed_length and "min_tokens" not in given and wire_name_of(info, "min_tokens"):
@@ -174,20 +183,12 @@ class Target:
         values, _ = settle(validate(given))
         tensors = build(info, "prompt", values, self.tensors, is_streaming=self.is_streaming)
         template = self._template(tensors, tuple(lengths))
-        run_id = uuid.uuid4().hex[:8]
-        if self._uses_grpcio(address):
-            return GrpcioEndpoint(
-                address, template, run_id, info.is_decoupled, self.is_cumulative, is_encrypted, self.timeout_s
-            ), "grpcio"
-        return TritonGrpc(
-            address,
-            template,
-            run_id,
-            is_decoupled=info.is_decoupled,
-            is_cumulative=self.is_cumulative,
-            streams_per_connection=self.streams_per_connection,
-            timeout_s=self.timeout_s,
-        ), "lean"
+        shared = (server, template, _run_id(), info.is_decoupled, self.is_cumulative or info.is_cumulative)
+        if self._uses_grpcio(server):
+            from trtbuild_client.load.grpcio_endpoint import GrpcioEndpoint
+
+            return GrpcioEndpoint(*shared, timeout_s=self.timeout_s), "grpcio"
+        return TritonGrpc(*shared, streams_per_connection=self.streams_per_connection, timeout_s=self.timeout_s), "lean"
 
     def _template(self, tensors: Any, lengths: tuple[str, ...]) -> Any:
         from trtbuild_client.load.template import Template
@@ -196,13 +197,31 @@ class Target:
         timeout_us = None if self.timeout_s is None else round(self.timeout_s * 1_000_000)
         return Template(self.model, tensors, length_names=lengths, timeout_us=timeout_us)
 
-    def _uses_grpcio(self, address: tuple[str, int]) -> bool:
-        """Say whether the connection is one that our own transport does not speak: TLS, or through a proxy."""
+    def _uses_grpcio(self, server: Connection) -> bool:
+        """Say whether the connection is one that our own transport does not speak: TLS, or through a proxy.
+
+        Raises:
+            InvalidRequest: our own transport was asked for, and cannot do it.
+        """
+        if server.tls is not None and self.transport == "lean":
+            raise InvalidRequest("transport 'lean' with TLS", hint="It speaks plain gRPC only: take auto or grpcio.")
         if self.transport != "auto":
             return self.transport == "grpcio"
-        if self._parts.scheme == "grpcs":
-            return True
-        return bool(proxy_of(address[0]))
+        return server.tls is not None or bool(proxy_of(server.host))
+
+
+def _run_id() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+def _ask_through_http(server: Connection, model: str) -> ModelInfo:
+    from trtbuild_client.http_transport import HttpTransport
+
+    transport = HttpTransport(server, connect_timeout_s=_CONNECT_S)
+    try:
+        return transport.model_info(model)
+    finally:
+        transport.close()
 
 
 def proxy_of(host: str) -> str | None:

@@ -92,9 +92,15 @@ class Engine:
         self.ledger = Ledger(options.kept_requests)
         self.counters = Counters()
         self.active = 0
+        self._ready_ns = time.monotonic_ns() + options.ready_after_ns
         self._queue: deque[asyncio.Future[None]] = deque()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._prompts: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the models have loaded; the server is live before."""
+        return time.monotonic_ns() >= self._ready_ns
 
     @property
     def waiting(self) -> int:

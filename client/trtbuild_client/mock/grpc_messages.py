@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import json_format
-from tritonclient.grpc import model_config_pb2, service_pb2
 
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.mock.counters import Counters
 from trtbuild_client.mock.models import Model
 from trtbuild_client.mock.replies import Output
 from trtbuild_client.tensors import DTYPES, decode
+from trtbuild_client.triton_proto import model_config_pb2, service_pb2
 from trtbuild_client.wire import TensorSpec
 
 #: Protobuf: tag of field 2 of ModelStreamInferResponse, and of field 6 of ModelInferResponse; both of bytes.
@@ -101,8 +101,8 @@ def config(model: Model) -> Any:
             target.ensemble_scheduling.step.add(model_name=step, model_version=-1)
     else:
         target.backend = "mock"
-    if model.is_cumulative and model.max_batch_size:  # tensorrt_llm_bls says so itself; the LLM API's model does not
-        target.parameters["accumulate_tokens"].string_value = "true"
+    for name, value in model.parameters.items():
+        target.parameters[name].string_value = value
     for name, spec in model.inputs.items():
         target.input.add(name=name, data_type=_config_type(spec.dtype), dims=spec.dims, optional=spec.is_optional)
     for name, spec in model.outputs.items():

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from tritonclient.grpc import service_pb2
-
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.hpack import Header
 from trtbuild_client.mock import grpc_messages, replies
@@ -18,6 +16,7 @@ from trtbuild_client.mock.http2_stream import Stream, StreamHandler
 from trtbuild_client.mock.ledger import Entry
 from trtbuild_client.mock.models import Model
 from trtbuild_client.mock.schedule import Piece
+from trtbuild_client.triton_proto import service_pb2
 
 _SERVICE = "/inference.GRPCInferenceService/"
 #: grpc/statuscodes.md of grpc/grpc.
@@ -54,7 +53,10 @@ class Service:
         self.models = models
         self._unary: dict[str, tuple[Any, Callable[[Any], Any]]] = {
             "ServerLive": (service_pb2.ServerLiveRequest, lambda _: service_pb2.ServerLiveResponse(live=True)),
-            "ServerReady": (service_pb2.ServerReadyRequest, lambda _: service_pb2.ServerReadyResponse(ready=True)),
+            "ServerReady": (
+                service_pb2.ServerReadyRequest,
+                lambda _: service_pb2.ServerReadyResponse(ready=engine.is_ready),
+            ),
             "ServerMetadata": (service_pb2.ServerMetadataRequest, self._server_metadata),
             "ModelReady": (service_pb2.ModelReadyRequest, self._model_ready),
             "ModelMetadata": (service_pb2.ModelMetadataRequest, lambda r: grpc_messages.metadata(self.model(r.name))),
@@ -82,17 +84,19 @@ class Service:
         """Return a model.
 
         Raises:
-            _Refused: there is none of that name.
+            _Refused: there is none of that name, or it has not loaded.
         """
         if name not in self.models:
             raise _Refused("NOT_FOUND", f"Request for unknown model: '{name}' is not found")
+        if not self.engine.is_ready:
+            raise _Refused("UNAVAILABLE", f"Request for unknown model: '{name}' has no available versions")
         return self.models[name]
 
     def _server_metadata(self, _: Any) -> Any:
         return service_pb2.ServerMetadataResponse(name="trtbuild-mock", version="2.51.0", extensions=EXTENSIONS)
 
     def _model_ready(self, request: Any) -> Any:
-        return service_pb2.ModelReadyResponse(ready=request.name in self.models)
+        return service_pb2.ModelReadyResponse(ready=request.name in self.models and self.engine.is_ready)
 
     def _statistics(self, request: Any) -> Any:
         names = [self.model(request.name).name] if request.name else list(self.models)
@@ -101,7 +105,7 @@ class Service:
     def _index(self, _: Any) -> Any:
         response = service_pb2.RepositoryIndexResponse()
         for name in self.models:
-            response.models.add(name=name, version="1", state="READY")
+            response.models.add(name=name, version="1", state="READY" if self.engine.is_ready else "LOADING")
         return response
 
 

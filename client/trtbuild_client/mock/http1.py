@@ -111,6 +111,8 @@ class HttpConnection(asyncio.Protocol):
         if end < 0:
             if len(self._buffer) > _MAX_HEAD_BYTES:
                 self.drop()
+            elif self._buffer and not self._buffer[:1].isalpha():  # no method begins so, but TLS and HTTP/2's frames do
+                self._refuse()
             return
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
@@ -119,8 +121,7 @@ class HttpConnection(asyncio.Protocol):
         }
         length = headers.get("content-length", "0")
         if len(words) != 3 or not length.isdecimal():
-            self.answer_json(400, {"error": "this is no HTTP request"})
-            self.close()
+            self._refuse()
             return
         body_end = end + len(_END_OF_HEAD) + int(length)
         if len(self._buffer) < body_end:
@@ -131,6 +132,10 @@ class HttpConnection(asyncio.Protocol):
         del self._buffer[:body_end]
         self._task = asyncio.get_running_loop().create_task(self._run(request))
         self._task.add_done_callback(lambda task: self._done(task, request))
+
+    def _refuse(self) -> None:
+        self.answer_json(400, {"error": "this is no HTTP request"})
+        self.close()
 
     async def _run(self, request: HttpRequest) -> None:
         await self._serve(request, self)

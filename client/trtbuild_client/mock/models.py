@@ -96,6 +96,7 @@ class Model:
     Attributes:
         spelling: what this release calls a tensor of 1.2, "" for what it lacks; names that are not in it are equal.
         is_served: it can be asked; the others are only described.
+        parameters: of its configuration.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Model:
     spelling: Mapping[str, str]
     is_cumulative: bool
     is_served: bool
+    parameters: Mapping[str, str]
 
     def spelled(self, name: str) -> str:
         """Return what this release calls a tensor of 1.2; "" when it lacks it."""
@@ -132,7 +134,20 @@ def models(options: MockOptions) -> dict[str, Model]:
             spelling=spelling,
             is_cumulative=options.variant == "llmapi" or (options.has_cumulative_bls and name == "tensorrt_llm_bls"),
             is_served=follows,
+            parameters=_parameters(name, options),
         )
+    return found
+
+
+def _parameters(name: str, options: MockOptions) -> Mapping[str, str]:
+    """Return the parameters of a model's configuration that clients read; names of trtbuild's templates."""
+    found = {}
+    if name == "tensorrt_llm_bls":
+        found["tensorrt_llm_model_name"] = "tensorrt_llm"
+        if options.has_cumulative_bls:
+            found["accumulate_tokens"] = "true"
+    if options.max_seq_len is not None and name == ("preprocessing" if options.variant == "engine" else "tensorrt_llm"):
+        found["max_seq_len"] = str(options.max_seq_len)
     return found
 
 

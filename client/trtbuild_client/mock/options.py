@@ -37,6 +37,9 @@ class MockOptions:
         has_prompt_cache: a prompt that was seen before costs no prefill.
         is_burst: all responses leave at once, when the first token is due.
         output_tokens: an answer is never longer than this, None for as long as asked.
+        max_seq_len: words that prompt and answer may have together, None for any number: a longer prompt is refused, a longer answer
+            cut; the models' configurations say so, as those of trtbuild's templates do.
+        ready_after_ns: for so long after its start the server is live and not ready.
         max_concurrency: requests worked on at once, None for all.
         max_queue: requests that may wait, None for any number.
         faults: faults by share of the requests.
@@ -64,6 +67,8 @@ class MockOptions:
     has_prompt_cache: bool = False
     is_burst: bool = False
     output_tokens: int | None = None
+    max_seq_len: int | None = None
+    ready_after_ns: int = 0
     max_concurrency: int | None = None
     max_queue: int | None = None
     faults: tuple[FaultShare, ...] = ()
@@ -80,7 +85,13 @@ class MockOptions:
         twice = [kind for kind, number in Counter(each.fault for each in self.faults).items() if number > 1]
         if twice:
             raise InvalidRequest(f"fault '{twice[0].kind}' is given twice", hint="Give each fault once.")
-        for name, least in (("output_tokens", 1), ("max_concurrency", 1), ("max_queue", 0), ("kept_requests", 1)):
+        for name, least in (
+            ("output_tokens", 1),
+            ("max_seq_len", 2),
+            ("max_concurrency", 1),
+            ("max_queue", 0),
+            ("kept_requests", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidRequest(f"{name}={value}", hint=f"It must be at least {least}.")

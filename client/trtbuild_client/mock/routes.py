@@ -45,8 +45,9 @@ class Routes:
         self._engine = engine
         self._models = models
         table: tuple[tuple[str, str, _Answer], ...] = (
-            ("GET", r"/v2/health/(?:live|ready)", self._healthy),
-            ("GET", r"/health", self._healthy),
+            ("GET", r"/v2/health/live", self._live),
+            ("GET", r"/v2/health/ready", self._ready),
+            ("GET", r"/health", self._ready),
             ("GET", r"/v2/?", self._server),
             ("GET", _MODEL, self._metadata),
             ("GET", _MODEL + "/ready", self._model_ready),
@@ -91,10 +92,15 @@ class Routes:
     def _model(self, name: str) -> Model:
         if name not in self._models:
             raise _HttpError(404, f"Request for unknown model: '{name}' is not found")
+        if not self._engine.is_ready:
+            raise _HttpError(400, f"Request for unknown model: '{name}' has no available versions")
         return self._models[name]
 
-    async def _healthy(self, request: HttpRequest, connection: HttpConnection) -> None:
+    async def _live(self, request: HttpRequest, connection: HttpConnection) -> None:
         connection.answer(200, b"", "text/plain")
+
+    async def _ready(self, request: HttpRequest, connection: HttpConnection) -> None:
+        connection.answer(200 if self._engine.is_ready else 400, b"", "text/plain")
 
     async def _server(self, request: HttpRequest, connection: HttpConnection) -> None:
         connection.answer_json(200, {"name": "trtbuild-mock", "version": "2.51.0", "extensions": EXTENSIONS})
@@ -106,7 +112,7 @@ class Routes:
         connection.answer_json(200, document)
 
     async def _model_ready(self, request: HttpRequest, connection: HttpConnection, model: str) -> None:
-        connection.answer(200 if model in self._models else 400, b"", "text/plain")
+        connection.answer(200 if model in self._models and self._engine.is_ready else 400, b"", "text/plain")
 
     async def _config(self, request: HttpRequest, connection: HttpConnection, model: str) -> None:
         config = MessageToDict(grpc_messages.config(self._model(model)), preserving_proto_field_name=True)["config"]
@@ -118,7 +124,8 @@ class Routes:
         connection.answer_json(200, grpc_messages.statistics_json(names, self._engine.counters))
 
     async def _index(self, request: HttpRequest, connection: HttpConnection) -> None:
-        connection.answer_json(200, [{"name": name, "version": "1", "state": "READY"} for name in self._models])
+        state = "READY" if self._engine.is_ready else "LOADING"
+        connection.answer_json(200, [{"name": name, "version": "1", "state": state} for name in self._models])
 
     async def _metrics(self, request: HttpRequest, connection: HttpConnection) -> None:
         connection.answer(200, metrics_text(self._engine, self._models).encode(), _METRICS_TYPE)
@@ -160,12 +167,18 @@ class Routes:
         await self._work(job, connection, form, is_stream=protocol == "generate_stream")
 
     async def _openai_models(self, request: HttpRequest, connection: HttpConnection) -> None:
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "mock"} for name in self._served()]
+        if not self._engine.is_ready:
+            raise _HttpError(503, "The model is loading.")
+        length = self._engine.options.max_seq_len
+        said = {} if length is None else {"max_model_len": length}
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "mock", **said} for name in self._served()]
         connection.answer_json(200, {"object": "list", "data": data})
 
     async def _openai(self, request: HttpRequest, connection: HttpConnection, kind: str) -> None:
         body = _json(request, 400)
         model, is_chat = body.get("model", ""), kind == "chat/completions"
+        if not self._engine.is_ready:
+            raise _HttpError(503, "The model is loading.")
         if model not in self._served():
             raise _HttpError(404, f"The model `{model}` does not exist.")
         try:
@@ -177,7 +190,7 @@ class Routes:
         max_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or _OPENAI_MAX_TOKENS
         is_stream = bool(body.get("stream"))
         job = Job(
-            request_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
+            request_id=request.headers.get("x-request-id") or f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             model=model,
             protocol="openai",
             prompt=prompt,
@@ -187,7 +200,7 @@ class Routes:
         )
         form = OpenAiFormat(
             model,
-            request.headers.get("x-request-id", job.request_id),
+            job.request_id,
             is_chat=is_chat,
             reasoning_tokens=int(asked.get("reasoning", 0)),
             has_usage=bool((body.get("stream_options") or {}).get("include_usage")),

@@ -77,8 +77,14 @@ def plan(
         is_cached: the prompt is in the cache.
 
     Raises:
-        InvalidRequest: the prompt asks for what does not exist.
+        InvalidRequest: the prompt asks for what does not exist, or is longer than `max_seq_len` allows.
     """
+    if options.max_seq_len is not None:
+        if input_tokens >= options.max_seq_len:
+            raise InvalidRequest(
+                f"the prompt has {input_tokens} tokens, and prompt and answer together at most {options.max_seq_len}"
+            )
+        max_tokens = min(max_tokens, options.max_seq_len - input_tokens)
     asked = faults.directives(prompt)
     rng = random.Random(options.seed * _SPREAD + index)
     fault = faults.from_directives(asked) or faults.choose(options.faults, rng)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
 import signal
 import ssl
 import threading
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtbuild_client.descriptors import raise_limit
 from trtbuild_client.errors import ConnectError, InvalidRequest
 from trtbuild_client.mock.engine import Engine
 from trtbuild_client.mock.grpc_service import Service
@@ -21,6 +24,10 @@ from trtbuild_client.mock.http2 import Connection
 from trtbuild_client.mock.models import models
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.routes import Routes
+
+_log = logging.getLogger(__name__)
+#: Between two complaints that connections cannot be accepted.
+_QUIET_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +128,11 @@ def serve(options: MockOptions, *, on_ready: Callable[[Addresses], None], schedu
     """
 
     async def main() -> None:
+        raise_limit()
         server = MockServer(options)
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_Complaints())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
         try:
@@ -135,6 +144,21 @@ def serve(options: MockOptions, *, on_ready: Callable[[Addresses], None], schedu
             schedule_file.write_text(json.dumps(server.engine.ledger.to_json()), encoding="utf-8")
 
     asyncio.run(main())
+
+
+class _Complaints:
+    """Says in one line that no connection can be accepted; asyncio would show a trace for each attempt, thousands in a second."""
+
+    def __init__(self) -> None:
+        self._quiet_until_s = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._quiet_until_s:
+            self._quiet_until_s = loop.time() + _QUIET_S
+            _log.warning("connections cannot be accepted: %s; raise `ulimit -n`, or send less at once", error.strerror)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,9 @@ def test_generate_reads_the_prompt_from_standard_input(
     [
         (["--url", "127.0.0.1:1"], 1, "no connection to 127.0.0.1:1"),
         (["--url", "ftp://localhost:8000"], 2, "url 'ftp://localhost:8000'"),
+        (["--url", "http://[::1"], 2, "url 'http://[::1'"),
+        (["--url", "::1:8001"], 2, "url '::1:8001'"),
+        (["--url", "u:p@host:8001"], 2, "url 'u:p@host:8001'"),
         (["--top-p", "2"], 2, "top_p=2.0"),
         (["--param", "nonsense=1"], 2, "nonsense"),
         (["--param", "nonsense"], 2, "NAME=VALUE"),

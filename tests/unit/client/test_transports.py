@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -406,45 +405,6 @@ def test_ids_and_timeouts_reach_the_server_in_its_own_unit(mock: RunningMock) ->
     assert document == {"id": "id-1", "timeout": 5_000_000}
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Throw-away certificates: an authority, a server and a client; "other" is an authority that nobody knows."""
-    folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    for name in ("ca", "other"):
-        openssl(
-            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", f"{name}.key", "-out",
-            f"{name}.pem", "-subj", f"/CN={name}", "-addext", "basicConstraints=critical,CA:TRUE",
-            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
-        )  # fmt: skip
-    for name, names in (
-        ("server", "DNS:localhost,IP:127.0.0.1"),
-        ("client", "DNS:client"),
-        ("named", "DNS:llm.example"),
-    ):
-        (folder / f"{name}.ext").write_text(f"subjectAltName={names}\n", encoding="utf-8")
-        openssl(
-            "req",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.csr",
-            "-subj",
-            f"/CN={name}",
-        )
-        openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-            "-out", f"{name}.pem", "-extfile", f"{name}.ext",
-        )  # fmt: skip
-    return folder
-
-
 def test_tls_is_spoken_and_strangers_are_not_believed(ask: Ask, certificates: Path) -> None:
     options = MockOptions(tls_cert=certificates / "server.pem", tls_key=certificates / "server.key")
     with running(options) as server:
@@ -484,3 +444,25 @@ def test_tls_files_that_cannot_be_used_are_refused(ask: Ask, mock: RunningMock, 
         Tls(cert=tmp_path / "cert.pem")
     with pytest.raises(InvalidRequest, match="not encrypted"):
         Client("http://127.0.0.1:1", tls=Tls())
+
+
+def test_a_request_that_is_given_up_while_the_client_is_closed_ends_quietly(
+    mock: RunningMock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reader's thread may close the client while another thread is still telling the server to stop."""
+    for scheme, address in (("grpc", mock.grpc), ("http", mock.http)):
+        client = Client(f"{scheme}://{address}")
+        stream = client.stream("[mock fault=stall at=1]", max_tokens=5)
+        reader = iter(stream)
+        next(reader)
+        transport = client._transport
+        start = transport.start
+
+        def closed(*given: Any, client: Client = client, start: Any = start) -> Any:
+            client.close()
+            return start(*given)
+
+        transport.start = closed  # type: ignore[method-assign]
+        stream.cancel()
+        assert list(reader) == []
+    assert "given up" not in caplog.text

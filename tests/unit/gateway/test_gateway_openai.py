@@ -36,6 +36,19 @@ def test_models_are_listed_and_shown_and_an_unknown_one_is_not_found(gateway: Ru
             client.completions.create(model="gpt", prompt="x")
 
 
+def test_the_longest_sequence_is_said_where_the_server_says_it(gateway: Running) -> None:
+    from trtbuild_client.load.target import Target
+
+    with gateway.openai() as client:
+        assert "max_model_len" not in client.models.retrieve("ensemble").model_extra
+    with running_mock(MockOptions(max_seq_len=256)) as mock, running(mock.grpc) as limited:
+        with limited.openai() as client:
+            assert client.models.retrieve("ensemble").model_extra == {"max_model_len": 256}
+        assert Target(limited.url, "ensemble").max_seq_len() == 256
+    with running("127.0.0.1:1") as alone, alone.openai() as client:  # no server behind it
+        assert [model.id for model in client.models.list()] == ["ensemble"]
+
+
 def test_a_model_is_asked_for_by_each_of_its_served_names(mock: RunningMock) -> None:
     with running(mock.grpc, served_names=("qwen", "org/qwen")) as gateway, gateway.openai() as client:
         assert [model.id for model in client.models.list()] == ["qwen", "org/qwen"]

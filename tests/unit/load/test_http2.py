@@ -148,6 +148,8 @@ def test_the_window_is_opened_again_after_much_has_come() -> None:
         (frame(DATA, END_STREAM, 1, message(b"x")), Outcome.PROTOCOL_ERROR, "without a gRPC status"),
         (frame(DATA, PADDED, 1, b"\x20abc"), Outcome.PROTOCOL_ERROR, "padding"),
         (frame(DATA, 0, 1, struct.pack(">BI", 1, 3) + b"abc"), Outcome.PROTOCOL_ERROR, "compressed"),
+        (frame(DATA, 0, 1, struct.pack(">BI", 0, 2**31) + b"abc"), Outcome.PROTOCOL_ERROR, "a message of 2147483648 bytes"),
+        (b"\xff\xff\xff" + frame(DATA, 0, 1, b"")[3:], Outcome.PROTOCOL_ERROR, "a frame of 16777215 bytes"),
         (frame(CONTINUATION, END_HEADERS, 1, _OK), Outcome.PROTOCOL_ERROR, "continuation"),
         (frame(HEADERS, 0, 1, _OK) + frame(PING, 0, 0, b"12345678"), Outcome.PROTOCOL_ERROR, "header block"),
         (frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\xff"), Outcome.PROTOCOL_ERROR, "cut off"),
@@ -169,6 +171,20 @@ def test_what_ends_a_stream_badly_has_a_name(answer: bytes, outcome: Outcome, te
     http.receive(answer, 0)
     assert seen.failure is not None and seen.failure[0] is outcome and text in seen.failure[1]
     assert seen.status is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", frame(PING, 0, 0, b"12345678"), b"\0" * 64],
+)
+@pytest.mark.parametrize("size", [1, 5, 64])
+def test_who_does_not_begin_with_settings_speaks_no_http2(answer: bytes, size: int) -> None:
+    http, seen = Http2("host:1"), Seen()
+    http.start("/service/Method", b"request", seen, 5.0)
+    for start in range(0, len(answer), size):
+        if http.error is None:
+            http.receive(answer[start : start + size], 0)
+    assert seen.failure is not None and "does not speak gRPC" in seen.failure[1]
 
 
 def test_a_status_and_its_text_are_taken_from_the_trailers() -> None:

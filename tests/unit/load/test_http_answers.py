@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trtbuild_client.load import http1, sse
 from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.http1 import Events, Http1Error, Response
 from trtbuild_client.load.outcomes import Mark, Outcome
@@ -100,6 +101,26 @@ def test_a_body_with_a_length_ends_there() -> None:
 def test_what_is_no_http_is_refused(data: bytes) -> None:
     with pytest.raises(Http1Error):
         Response().feed(data)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (head() + b"fffffff\r\ndata", "a chunk of"),
+        (head() + b"-1\r\n", "a chunk of"),
+        (head(more="") + b"data: " + b"x" * 200, "an event of more than 100 bytes"),
+        (head("application/json", more="") + b"x" * 200, "a body of more than 100 bytes"),
+    ],
+)
+def test_what_never_ends_does_not_fill_the_memory(answer: bytes, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (http1, sse):
+        monkeypatch.setattr(module, "MAX_BYTES", 100)
+    running = Running()
+    for start in range(0, len(answer), 7):
+        if not running.exchange.is_read:
+            running.exchange.receive(answer[start : start + 7], 0)
+    assert running.exchange.outcome is Outcome.PROTOCOL_ERROR and text in str(running.exchange.error)
+    assert not running.exchange.keeps_connection
 
 
 def test_a_broken_event_fails_the_request_and_keeps_its_tokens() -> None:

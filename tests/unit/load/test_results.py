@@ -67,7 +67,7 @@ def made(
     strain = StrainReport(95 if busy else 10, 100, _MS // 10, _MS // 5, 40 << 20, 0)
     run = Run(table, [strain], start, label, label)
     plan = Plan(concurrency=label, limits=Limits(requests=requests))
-    dataset = Dataset([(Turn("x", 16),)], "test")
+    dataset = Dataset([(Turn("x", 16),)], "dataset <&>")
     return summarize(run, plan, dataset, objectives=parse("ttft.p95=50ms,itl.p95=40ms")), run
 
 
@@ -220,10 +220,25 @@ def test_parquet_needs_its_package_and_says_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(
         builtins,
         "__import__",
-        lambda name, *rest: (_ for _ in ()).throw(ImportError(name)) if name == "pyarrow" else real(name, *rest),
+        lambda name, *rest: (
+            (_ for _ in ()).throw(ImportError(name)) if name.startswith("pyarrow") else real(name, *rest)
+        ),
     )
     with pytest.raises(InvalidRequest, match="pyarrow"):
         exports.write_parquet(tmp_path / "a.parquet", [made(requests=20)])
+
+
+def test_parquet_has_the_same_rows_and_types_whatever_happened(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found = []
+    for name, runs in (("some", [made(requests=20, failed=3)]), ("none", [made(requests=0)])):
+        exports.write_parquet(tmp_path / "new" / f"{name}.parquet", runs)
+        found.append(parquet.read_table(tmp_path / "new" / f"{name}.parquet"))
+    exports.write_csv(tmp_path / "some.csv", [made(requests=20, failed=3)])
+    lines = list(csv.DictReader((tmp_path / "some.csv").read_text("utf-8").splitlines()))
+    assert found[0].schema == found[1].schema and (found[0].num_rows, found[1].num_rows) == (20, 0)
+    for line, row in zip(lines, found[0].to_pylist(), strict=True):
+        assert line == {name: "" if value is None else str(value) for name, value in row.items()}
 
 
 def test_the_export_for_aiperf_has_its_blocks() -> None:
@@ -258,6 +273,7 @@ def test_the_page_holds_plots_tables_and_no_way_out() -> None:
     for picture in pictures:
         ElementTree.fromstring("<svg" + picture + "</svg>")  # well formed
         assert "nan" not in picture and "inf" not in picture.replace("info", "")
+    assert "dataset &lt;&amp;&gt;" in text and "&amp;lt;" not in text  # escaped once
     assert "m &amp; n" in text and "<x>" not in text and "&lt;reset &amp; gone&gt;" in text
     assert "<script" not in text and "http-equiv" not in text and "src=" not in text and "@import" not in text
     assert "Latency against load" in text and "Capacity: 5 to 5.2 requests/s" in text

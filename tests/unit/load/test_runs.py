@@ -48,6 +48,16 @@ def test_a_closed_loop_keeps_its_concurrency_and_sends_what_was_asked(mock: Runn
     assert done.table.columns["number"].tolist() == sorted(done.table.columns["number"])
 
 
+@pytest.mark.parametrize("api", ["triton-grpc", "triton-http", "openai-chat", "openai-completions"])
+def test_every_request_carries_an_id_of_its_own(mock: RunningMock, api: str) -> None:
+    url = mock.grpc if api == "triton-grpc" else f"http://{mock.http}"
+    for _ in range(2):
+        run(Target(url, "ensemble", api=api).open()[0], Plan(concurrency=2, limits=Limits(requests=5)), _ONE)
+    found = [each["request_id"].split("-") for each in mock.schedule()["requests"]]
+    assert len({run_id for run_id, _ in found}) == 2
+    assert sorted(int(number) for _, number in found) == sorted([*range(5), *range(5)])
+
+
 def test_waiting_for_a_turn_is_in_no_latency_of_a_closed_loop() -> None:
     with running(MockOptions(ttft_ns=parse_ns("200ms"), max_concurrency=4)) as mock:
         done = go(mock, Plan(concurrency=4, limits=Limits(requests=20)))
@@ -283,7 +293,12 @@ def test_the_run_says_nothing_of_numpy_or_grpc_until_it_needs_them() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(mock: RunningMock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("is_group", [True, False])
+def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(
+    processes: int, is_group: bool, mock: RunningMock, tmp_path: Path
+) -> None:
+    """A terminal interrupts all processes of a command, `kill -INT` one."""
     import os
     import signal
     import subprocess
@@ -293,7 +308,8 @@ def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(mock:
     command = [sys.executable, "-m", "trtbuild", "bench", "--url", mock.grpc, "--prompt", "x", "--output-tokens", "6"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        [*command, "--concurrency", "2", "--duration", "60s", "-o", str(out)],
+        [*command, "--concurrency", "2", "--duration", "60s", "-o", str(out), "--processes", str(processes)],
+        start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -303,7 +319,7 @@ def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(mock:
             time.sleep(0.05)
             if len(mock.schedule()["requests"]) > 6:
                 break
-        process.send_signal(signal.SIGINT)
+        (os.killpg if is_group else os.kill)(process.pid, signal.SIGINT)
         text, errors = process.communicate(timeout=20)
     assert process.returncode == 130, errors
     assert "interrupted" in errors and "INVALID: the run was interrupted" in text

@@ -288,9 +288,11 @@ def test_models_are_described_as_protobuf_describes_them() -> None:
     config.config.input.add(name="seed", optional=True)
     config.config.input.add(name="text_input")
     config.config.ensemble_scheduling.step.add(model_name="tensorrt_llm")
+    config.config.parameters["max_seq_len"].string_value = "256"
     assert model_policy(config.SerializeToString()) == {
         "max_batch_size": 8,
         "is_decoupled": True,
         "optional": {"seed"},
         "steps": ["tensorrt_llm"],
+        "parameters": {"max_seq_len": "256"},
     }
