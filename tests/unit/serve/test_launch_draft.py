@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from tests.unit.repo import lint_cases
-from trtbuild.doctor.nvidia import Gpus
 
 from trtbuild.doctor.devices import device_findings
 from trtbuild.doctor.subject import read_subject
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.nvidia import Gpus
 from trtbuild.repo.lint import check
 from trtbuild.serve.launch.facts import read_facts
 from trtbuild.serve.launch.make import Wanted, make_plan
