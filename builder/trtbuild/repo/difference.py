@@ -136,14 +136,7 @@ def _said(file: Path) -> str | None:
     if file.stat().st_size > _MOST_SAID_BYTES:
         return None
     try:
-        text = file.read_text(encoding="utf-8")
-        if (
-            file.suffix != ".json"
-            and "*" in text
-            and any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text))
-        ):
-            return None  # a few lines of aliases may stand for more than there is memory
-        return json.dumps(_SAID[file.suffix](text), sort_keys=True)
+        return json.dumps(_SAID[file.suffix](file.read_text(encoding="utf-8")), sort_keys=True)
     except (ValueError, TypeError, RecursionError, yaml.YAMLError):
         return None
 
