@@ -228,7 +228,9 @@ def test_linting_imports_only_what_it_uses(case: Case) -> None:
 
 def test_rendering_imports_only_what_it_uses(case: Case) -> None:
     spec = case.root / "trtbuild.yaml"
-    spec.write_text(f"model: {{path: {case.root / 'checkpoint'}}}\ntarget: tensorrt\ntensorrt_llm: 1.2.1\n")
+    spec.write_text(
+        f"model: {{path: {case.root / 'checkpoint'}}}\ntarget: tensorrt\ntensorrt_llm: 1.2.1\nparallel: {{tp_size: 2}}\n"
+    )
     options = ("--checkpoint", case.root / "checkpoint", "--engine", case.root / "engine", "-o", case.root / "out")
     assert not modules_after("render", str(spec), *map(str, options), "--quiet") & UNUSED
     assert (case.root / "out" / "ensemble" / "config.pbtxt").is_file()

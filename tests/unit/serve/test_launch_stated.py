@@ -31,6 +31,8 @@ def rendered(tmp_path: Path) -> Callable[..., Path]:
         (checkpoint / "tokenizer" / "tokenizer.json").write_text("{}")
         (checkpoint / "tokenizer" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
         engine.mkdir()
+        for rank in range(2):
+            (engine / f"rank{rank}.engine").write_bytes(b"engine")
         mapping = {"tp_size": 2, "pp_size": 1, "world_size": 2}
         built = {"version": "1.2.1", "build_config": {"max_batch_size": 16}}
         (engine / "config.json").write_text(
