@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.arrivals import Arrivals
-from trtbuild_client.load.datasets import Dataset, Lengths, Synthetic, read
+from trtbuild_client.load.dataset_files import read
+from trtbuild_client.load.datasets import Dataset, Lengths, Synthetic
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.tokens import Counter, open_counter
 from trtbuild_client.load.validity import Allowed
@@ -18,8 +19,6 @@ from trtbuild_client.load.workload import Limits
 DEFAULT_REQUESTS = 400
 #: Prompts that are made up when neither a number of requests nor of prompts says how many are needed.
 DEFAULT_PROMPTS = 1000
-#: INT32, the type of max_tokens in TensorRT-LLM's models.
-_MOST_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +164,6 @@ class Prompts:
         return synthetic.make(number, counter, self.seed)
 
     def _check_lengths(self, dataset: Dataset, counter: Counter) -> None:
-        for turn in (turn for session in dataset.sessions for turn in session):
-            if type(turn.max_tokens) is not int or not 1 <= turn.max_tokens <= _MOST_TOKENS:
-                raise InvalidRequest(
-                    f"{turn.max_tokens!r} tokens to ask for in {dataset.name}",
-                    hint=f"It must be a whole number from 1 to {_MOST_TOKENS}, which is what the tensor of the request holds.",
-                )
         if self.max_seq_len is None:
             return
         for session in dataset.sessions:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,15 +35,6 @@ def test_absurd_loads_are_refused_at_once(arguments: tuple[Any, ...], message: s
         code, _, err = cli("bench", "--url", mock.grpc, *arguments)
         assert code == 2 and message in err, err
         assert mock.schedule()["requests"] == []
-
-
-@pytest.mark.parametrize("wanted", ['"5"', "5.5", "-1", "true", "99999999999", "[1]"])
-def test_lengths_in_a_file_that_no_request_can_hold_are_refused(wanted: str, cli: Cli, tmp_path: Path) -> None:
-    prompts = tmp_path / "p.jsonl"
-    prompts.write_text(f'{{"prompt": "a", "max_tokens": {wanted}}}\n')
-    with running() as mock:
-        code, _, err = cli("bench", "--url", mock.grpc, "--dataset", prompts)
-    assert code == 2 and "tokens to ask for in JSONL file p.jsonl" in err, err
 
 
 def test_what_a_request_takes_of_the_system_depends_on_its_transport() -> None:

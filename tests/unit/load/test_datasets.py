@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from trtbuild_client.errors import InvalidRequest
-from trtbuild_client.load.datasets import Lengths, Synthetic, read
+from trtbuild_client.load.dataset_files import read
+from trtbuild_client.load.datasets import Lengths, Synthetic
 from trtbuild_client.load.settings import Prompts
 from trtbuild_client.load.tokens import Tokenizer, Words, open_counter, text_of
 
@@ -144,24 +145,6 @@ def test_text_and_jsonl_files_hold_a_prompt_per_line(tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     lines.write_text('{"prompt": "a", "max_tokens": 3}\n{"text_input": "b"}\n')
     assert [session[0].max_tokens for session in read(lines, Words(), Lengths(5)).sessions] == [3, 5]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "holds no prompt"),
-        ("[]", "holds no conversation"),
-        ('{"prompt": "a"}\n{broken', "line 2, is no JSON"),
-        ('{"prompt": "a"}\n{"x": 1}', "line 2, has no prompt"),
-        ('{"timestamp": 0, "input_length": 5}', "line 1, is no request of a trace"),
-        ('{"timestamp": 0, "input_length": 0, "output_length": 1}', "Both must be at least 1"),
-    ],
-)
-def test_files_that_hold_no_prompts_are_refused_with_the_line(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "file"
-    path.write_text(content)
-    with pytest.raises(InvalidRequest, match=message):
-        read(path, Words(), Lengths(5))
 
 
 def test_a_folder_without_tokenizer_is_refused(tmp_path: Path) -> None:
