@@ -33,16 +33,19 @@ def setup_logging(*, quiet: bool, debug: bool) -> None:
 
 def stderr_console() -> Console:
     """Return a rich console on stderr."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False)
+    return _console(stderr=True)
 
 
 def stdout_console() -> Console:
     """Return a rich console on stdout, for tables meant for people."""
+    return _console(stderr=False)
+
+
+def _console(*, stderr: bool) -> Console:
+    """Return a console that prints text as it is: brackets and colons of servers, models and paths are no markup. Style is for `Text`."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
@@ -80,7 +83,7 @@ def progress(label: str, total: int, *, quiet: bool, unit: str = "bytes") -> Ite
         TransferSpeedColumn,
     )
 
-    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn()]
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), BarColumn()]
     columns += [DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else [MofNCompleteColumn()]
     columns.append(TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:

@@ -118,21 +118,23 @@ def table(report: Report) -> Group:
     """Return the latencies as a table in milliseconds, with counts and rates below it."""
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    grid = Table(title=f"{report.model} on {report.address}, concurrency {report.concurrency}", title_justify="left")
+    title = Text(f"{report.model} on {report.address}, concurrency {report.concurrency}")
+    grid = Table(title=title, title_justify="left")
     grid.add_column("milliseconds")
     columns = ("mean", *(f"p{q}" for q in stats.PERCENTILES), "n")
     for column in columns:
         grid.add_column(column, justify="right")
-    for name, title in _TITLES.items():
+    for name, row in _TITLES.items():
         if name == "end_to_end_with_failures" and not report.counts.failed:
             continue
         each = report.latencies_ns[name]
         cells = [*(_ms(value) for value in (each.mean, *each.percentiles)), str(each.n)]
         if name in _NEED_STREAMING and not report.streamed:
             cells = ["n/a"] * len(columns)
-        grid.add_row(title, *cells)
-    return Group(grid, *_lines(report))
+        grid.add_row(row, *cells)
+    return Group(grid, *map(Text, _lines(report)))
 
 
 def failure(report: Report, *, max_error_rate: float) -> tuple[str, str] | None:

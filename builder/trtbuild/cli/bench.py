@@ -55,7 +55,7 @@ def bench(as_json: bool, quiet: bool, **given: Any) -> None:
             for summary in summaries:
                 console.print(table(summary))
             if extra:
-                console.print(capacity.text(), markup=False)
+                console.print(capacity.text())
     if any(summary.client["interrupted"] for summary in summaries):
         raise KeyboardInterrupt
     if given["find_capacity"]:  # its points are overloaded on purpose

@@ -21,8 +21,10 @@ def print_evaluation(evaluation: Evaluation, checks: tuple[Check, ...], *, as_js
     if as_json:
         print_json(to_json(evaluation, checks))
         return
+    from rich.text import Text
+
     console, quality = stdout_console(), evaluation.quality
-    console.print(f"[bold]{evaluation.folder}[/] against {evaluation.source}", soft_wrap=True)
+    console.print(Text.assemble((evaluation.folder, "bold"), f" against {evaluation.source}"), soft_wrap=True)
     cache = f", {evaluation.kv_cache_quant_algo} KV cache" if evaluation.kv_cache_quant_algo else ""
     console.print(
         f"{evaluation.quant_algo or 'plain weights'}{cache}; {quality.tokens:,} predicted tokens of {evaluation.samples['origin']}; perplexity "
@@ -35,19 +37,20 @@ def print_evaluation(evaluation: Evaluation, checks: tuple[Check, ...], *, as_js
         _print_tasks(console, evaluation)
     reason = explain(evaluation, checks)
     judged = any(check.limit is not None for check in checks)
-    verdict = "[green]passed[/]" if judged else "no limit was set, so nothing was judged; `--help` lists them"
-    console.print(f"[red]failed[/]: {reason}" if reason else verdict, soft_wrap=True)
+    verdict = Text("passed", "green") if judged else "no limit was set, so nothing was judged; `--help` lists them"
+    console.print(Text.assemble(("failed", "red"), f": {reason}") if reason else verdict, soft_wrap=True)
 
 
 def _print_checks(console: Console, checks: tuple[Check, ...]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table()
     for column in ("metric", "value", "limit", ""):
         table.add_column(column, justify="right" if column in ("value", "limit") else "left")
     for check in checks:
         limit = f"{check.kind} {check.limit:g}" if check.limit is not None else "-"
-        table.add_row(check.name, number(check.value), limit, "" if check.passed else "[red]failed[/]")
+        table.add_row(check.name, number(check.value), limit, "" if check.passed else Text("failed", "red"))
     console.print(table)
 
 

@@ -81,10 +81,5 @@ def _print_rows(migration: Migration) -> None:
         shown = {name: cells for name, cells in columns.items() if any(cells)}
         table = Table(*shown, title=f"{title} ({len(rows)})", title_justify="left")
         for cells in zip(*shown.values(), strict=True):
-            table.add_row(*map(_plain, cells))
+            table.add_row(*cells)
         stdout_console().print(table)
-
-
-def _plain(text: str) -> str:
-    """Return text in which no bracket is taken for markup."""
-    return text.replace("[", "\\[")

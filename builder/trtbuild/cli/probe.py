@@ -79,7 +79,7 @@ def probe(
     else:
         console = stdout_console()
         for part in result.show():
-            console.print(part, markup=False, soft_wrap=isinstance(part, str))
+            console.print(part, soft_wrap=isinstance(part, str))
     problem = failure(result.report, max_error_rate=max_error_rate) or complaint(result.checks)
     if problem is not None:
         raise CheckFailed(problem[0], hint=problem[1])

@@ -84,10 +84,12 @@ def print_verification(report: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(report)
         return
     from rich.table import Table
+    from rich.text import Text
 
     console = stdout_console()
     for finding in report["findings"]:
-        console.print(f"[red]{finding['file']}[/] {finding['tensor']}: {finding['problem']}", soft_wrap=True)
+        said = Text.assemble((finding["file"], "red"), f" {finding['tensor']}: {finding['problem']}")
+        console.print(said, soft_wrap=True)
     if report.get("worst"):
         table = Table(title="furthest from the source")
         for column in ("tensor", "stage", "largest error", "relative error"):

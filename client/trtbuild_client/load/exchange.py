@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,9 +121,10 @@ class Exchange:
         self.end(Outcome.OK, now_ns)
 
     def end(self, outcome: Outcome, now_ns: int, error: str | None = None, status: int = NONE) -> None:
-        """End; only the first end counts."""
+        """End; only the first end counts. The request's own id is taken out of the text, so that equal errors are equal."""
         if self.outcome is not None:
             return
+        error = None if error is None else _without_id(error, self.job.number)
         self.outcome, self.end_ns, self.error, self.status = outcome, now_ns, error, status
         self.on_end(self)
 
@@ -172,6 +174,15 @@ class Exchange:
             self.event_tokens,
             self.error,
         )
+
+
+def _without_id(text: str, number: int) -> str:
+    """Return a text without the id of a request: eight hexadecimal digits of the run, and its number.
+
+    Triton puts "[request id: ID] " before its messages (core, src/infer_request.h: LogRequest).
+    """
+    own = rf"\b[0-9a-f]{{8}}-{number}\b"
+    return re.sub(own, "ID", re.sub(rf"\[request id: {own}\] ?", "", text))
 
 
 def _is_utf8(raw: bytes) -> bool:

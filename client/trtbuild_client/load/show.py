@@ -58,7 +58,7 @@ def table(summary: Summary) -> Group:
         cells = [ms(each.mean), *(_cell(each.at(q)) for q in shown), f"{each.n:,}"]
         if name in NEED_STREAMING and not summary.is_streamed:
             cells = ["n/a"] * len(cells)
-        grid.add_row(title, *cells)
+        grid.add_row(title, *map(Text, cells))
     return Group(grid, *map(Text, lines(summary)))
 
 
@@ -115,7 +115,7 @@ def ms(value_ns: float | None) -> str:
 def _cell(percentile: Percentile) -> str:
     if percentile.value is None:
         return f"n < {percentile.needs}"
-    return f"{ms(percentile.value)}\n\\[{ms(percentile.low)}-{ms(percentile.high)}]"
+    return f"{ms(percentile.value)}\n[{ms(percentile.low)}-{ms(percentile.high)}]"
 
 
 def _is_shown(summary: Summary, name: str) -> bool:

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 from trtbuild_client.load.datasets import Dataset
+from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.run import Run, run
 from trtbuild_client.load.target import Target
+from trtbuild_client.load.triton import TritonExchange
 from trtbuild_client.load.workload import Limits, Turn
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.server import running
@@ -202,3 +204,20 @@ def test_a_server_that_restarts_is_met_again() -> None:
     }
     assert gone and set(gone) <= allowed
     assert Outcome.CONNECT_FAILED in gone and found[0] is Outcome.OK and found[-1] is Outcome.OK
+
+
+@pytest.mark.parametrize("api", ["triton-grpc", "triton-http"])
+def test_equal_errors_are_one_text_whatever_the_ids_of_their_requests(mock: dict[str, str], api: str) -> None:
+    done = load(mock[api], api, "[mock fault=error at=2]", requests=4)
+    assert len(done.table.errors) == 1 and set(done.table.columns["error"]) == {0}
+    assert "the mock was told to fail" in done.table.errors[0] and "request id: " not in done.table.errors[0]
+
+
+def test_only_a_requests_own_id_is_taken_out_of_its_error() -> None:
+    ended: list[Exchange] = []
+    job = Job(number=7, session=0, turn=0, messages=("x",), max_tokens=1)
+    each = TritonExchange(job, 0, ended.append, lambda exchange, mark: None)
+    each.end(
+        Outcome.SERVER_ERROR, 1, "[request id: 0123abcd-7] of [x]: 0123abcd-7, 0123abcd-77, [request id: <id_unknown>]"
+    )
+    assert ended[0].error == "of [x]: ID, 0123abcd-77, [request id: <id_unknown>]"

@@ -80,10 +80,10 @@ def test_a_text_replaces_a_file_only_as_a_whole(tmp_path: Path) -> None:
 
 def test_brackets_in_what_a_server_says_are_shown_as_they_are(cli: Cli, tmp_path: Path) -> None:
     prompt = tmp_path / "[bold].txt"
-    prompt.write_text("ask [mock fault=error]\n")
+    prompt.write_text("ask [mock fault=error_without_id]\n")
     with running() as server:
         code, out, err = cli("bench", "--url", server.grpc, *_LOAD, "--dataset", prompt)
-        assert code == 3 and "error (1x): [request id: " in out and "[request id: " in err
+        assert code == 3 and "error (3x): [request id: <id_unknown>] " in out and "[request id: " in err
         code, out, _ = cli("bench", "--url", server.grpc, *_LOAD, "--model", "[/x]")
         assert code == 1
 
