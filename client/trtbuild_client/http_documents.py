@@ -50,12 +50,17 @@ def body(request: WireRequest) -> bytes:
     if request.timeout_s is not None:
         document["timeout"] = round(request.timeout_s * 1_000_000)  # microseconds, for the server's queues only
     for tensor in request.tensors:
-        document[tensor.name] = _values(tensor)
+        document[tensor.name] = json_value(tensor)
     # Text from a command line that was no UTF-8 travels as it came.
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
-def _values(tensor: Tensor) -> Any:
+def json_value(tensor: Tensor) -> Any:
+    """Return the content of a tensor as generate takes it: one element, or a list.
+
+    Raises:
+        InvalidRequest: a data type that JSON has not.
+    """
     if tensor.dtype == "FP16":
         raise InvalidRequest(
             f"input '{tensor.name}' has data type FP16, which JSON cannot carry", hint="Use the gRPC endpoint."

@@ -7,7 +7,6 @@ from typing import Any
 
 from trtbuild.errors import UsageError
 from trtbuild_client.load.datasets import Lengths
-from trtbuild_client.load.endpoints import APIS
 from trtbuild_client.load.session import Files, LoadTest
 from trtbuild_client.load.settings import Load, Prompts
 from trtbuild_client.load.slo import parse
@@ -86,8 +85,8 @@ def _target(given: Mapping[str, Any]) -> Target:
     )
     from dataclasses import replace
 
-    if target.kind in APIS:
-        fixed = {"ignore_eos": True} if given["fixed_length"] and target.kind.startswith("openai") else {}
+    if target.kind.startswith("openai"):
+        fixed = {"ignore_eos": True} if given["fixed_length"] else {}
         return replace(target, tensors={**fixed, **parameters})
     named = {name: value for name, value in parameters.items() if name in PARAMETERS}
     return replace(

@@ -89,6 +89,7 @@ class Http:
         body: fields of every request.
         api: key of `APIS`.
         run_id: makes ids of requests unique among runs.
+        length_names: fields of the number of tokens, beside those of the API.
     """
 
     server: Server
@@ -96,6 +97,7 @@ class Http:
     api: str
     body: Mapping[str, Any]
     run_id: str
+    length_names: tuple[str, ...] = ()
 
     def connect(self, watcher: Watcher, deadline_ns: int) -> Connection:
         """Open a connection."""
@@ -119,7 +121,8 @@ class Http:
         """Return the bytes of a request."""
         api, request_id = APIS[self.api], f"{self.run_id}-{job.number}"
         named = {} if api.id_field is None else {api.id_field: request_id}
-        text = json.dumps({**self.body, **named, **api.fields(job)}, ensure_ascii=False)
+        lengths = dict.fromkeys(self.length_names, job.max_tokens)
+        text = json.dumps({**self.body, **named, **lengths, **api.fields(job)}, ensure_ascii=False)
         body = text.encode("utf-8", "surrogateescape")
         headers = {
             "host": self.server.address,
@@ -164,7 +167,7 @@ def _completion(job: Job) -> dict[str, Any]:
 
 
 def _generate(job: Job) -> dict[str, Any]:
-    return {"text_input": "\n".join(job.messages), "max_tokens": job.max_tokens}
+    return {"text_input": "\n".join(job.messages)}
 
 
 def _openai_fixed(model: str, is_streaming: bool) -> dict[str, Any]:
@@ -172,13 +175,13 @@ def _openai_fixed(model: str, is_streaming: bool) -> dict[str, Any]:
     return {"model": model, "stream": is_streaming, **usage}
 
 
-def _generate_fixed(model: str, is_streaming: bool) -> dict[str, Any]:
-    return {"stream": is_streaming}
+def _nothing_fixed(model: str, is_streaming: bool) -> dict[str, Any]:
+    return {}  # the model says what it takes
 
 
 #: name -> how to ask. The path of "triton-http" is that of generate for answers that are not streamed.
 APIS: dict[str, Api] = {
     "openai-chat": Api("/v1/chat/completions", OpenAiExchange, _chat, _openai_fixed),
     "openai-completions": Api("/v1/completions", OpenAiExchange, _completion, _openai_fixed),
-    "triton-http": Api("/v2/models/{model}/generate_stream", GenerateExchange, _generate, _generate_fixed, "id"),
+    "triton-http": Api("/v2/models/{model}/generate_stream", GenerateExchange, _generate, _nothing_fixed, "id"),
 }

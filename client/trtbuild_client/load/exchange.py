@@ -148,7 +148,7 @@ class Exchange:
         if self.outcome is Outcome.OK:
             if not self.event_ns:
                 self.marks |= Mark.EMPTY
-            elif counted < self.job.max_tokens:
+            elif counted < self.job.max_tokens and counted_by != _BY_EVENTS:  # a lower bound says nothing
                 self.marks |= Mark.SHORT
         if not _is_utf8(b"".join(self.text)):
             self.marks |= Mark.INVALID_UTF8

@@ -252,7 +252,13 @@ def _warnings(
 ) -> list[str]:
     found = []
     share = tokens["output_share"]
-    if share is not None and share < _SHORT_SHARE:
+    is_counted = "events" not in str(tokens["counted_by"])
+    if share is not None and share < _SHORT_SHARE and not is_counted:
+        found.append(
+            f"{tokens['output']} events came for {tokens['requested']} tokens asked for: answers are shorter, or events hold several tokens, "
+            "which a server that does not count them does not say"
+        )
+    elif share is not None and share < _SHORT_SHARE:
         mean, wanted = tokens["output_mean"], tokens["requested"] / counts["ok"]
         found.append(
             f"answers are shorter than asked for: {mean:.0f} of {wanted:.0f} tokens on average ({share:.0%}); rates use what came. "
@@ -262,7 +268,7 @@ def _warnings(
         found.append(
             f"concurrency {plan.concurrency} was never reached: at most {run.peak_in_flight} requests were in flight"
         )
-    if tokens["counted_by"] and "events" in str(tokens["counted_by"]) and plan.is_streaming:
+    if not is_counted and plan.is_streaming:
         found.append(
             "the server does not count tokens: one per event is a lower bound, and itl is the time between events"
         )

@@ -16,7 +16,7 @@ from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.endpoints import APIS, Http, TritonGrpc
 
 if TYPE_CHECKING:
-    from trtbuild_client.wire import ModelInfo
+    from trtbuild_client.wire import ModelInfo, Tensor
 
 GRPC = "triton-grpc"
 NAMES = (GRPC, *APIS)
@@ -163,16 +163,37 @@ class Target:
     def _http(self, server: Connection) -> Http:
         api = APIS[self.kind]
         path = api.path.format(model=quote(self.model, safe=""))
-        body = {**api.fixed(self.model, self.is_streaming), **self.options, **self.tensors}
+        if self.kind.startswith("openai"):
+            body = {**api.fixed(self.model, self.is_streaming), **self.options, **self.tensors}
+            return Http(server, self._base + path, self.kind, body, _run_id())
+        from trtbuild_client.http_documents import json_value
+
+        tensors, lengths = self._tensors(self._asker(server)(self.model))
+        body = {each.name: json_value(each) for each in tensors}
         if not self.is_streaming:
             path = path.replace("generate_stream", "generate")
-        return Http(server, self._base + path, self.kind, body, _run_id())
+        return Http(server, self._base + path, self.kind, body, _run_id(), lengths)
 
     def _grpc(self, server: Connection) -> tuple[Endpoint, str]:
+        info = self._asker(server)(self.model)
+        tensors, lengths = self._tensors(info)
+        template = self._template(tensors, lengths)
+        shared = (server, template, _run_id(), info.is_decoupled, self.is_cumulative or info.is_cumulative)
+        if self._uses_grpcio(server):
+            from trtbuild_client.load.grpcio_endpoint import GrpcioEndpoint
+
+            return GrpcioEndpoint(*shared, timeout_s=self.timeout_s), "grpcio"
+        return TritonGrpc(*shared, streams_per_connection=self.streams_per_connection, timeout_s=self.timeout_s), "lean"
+
+    def _tensors(self, info: ModelInfo) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+        """Return the inputs of a request to a Triton model, and the names of those that hold the number of tokens.
+
+        Raises:
+            InvalidRequest: the model cannot do what is asked.
+        """
         from trtbuild_client.parameters import settle, validate
         from trtbuild_client.request import build, wire_name_of
 
-        info = self._asker(server)(self.model)
         given = {"max_tokens": 1, **self.options}
         lengths = [wire_name_of(info, "max_tokens") or "max_tokens"]
         if self.has_fixed_length and "min_tokens" not in given and wire_name_of(info, "min_tokens"):
@@ -181,14 +202,7 @@ class Target:
         if "return_perf_metrics" in info.inputs:  # drafts, reuse of the cache, the server's own times
             given.setdefault("return_perf_metrics", True)
         values, _ = settle(validate(given))
-        tensors = build(info, "prompt", values, self.tensors, is_streaming=self.is_streaming)
-        template = self._template(tensors, tuple(lengths))
-        shared = (server, template, _run_id(), info.is_decoupled, self.is_cumulative or info.is_cumulative)
-        if self._uses_grpcio(server):
-            from trtbuild_client.load.grpcio_endpoint import GrpcioEndpoint
-
-            return GrpcioEndpoint(*shared, timeout_s=self.timeout_s), "grpcio"
-        return TritonGrpc(*shared, streams_per_connection=self.streams_per_connection, timeout_s=self.timeout_s), "lean"
+        return build(info, "prompt", values, self.tensors, is_streaming=self.is_streaming), tuple(lengths)
 
     def _template(self, tensors: Any, lengths: tuple[str, ...]) -> Any:
         from trtbuild_client.load.template import Template

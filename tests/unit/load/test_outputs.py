@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild_client.load.result import write_text
+from trtbuild_client.mock.distributions import parse_counts
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.server import RunningMock, running
 
@@ -86,6 +87,26 @@ def test_brackets_in_what_a_server_says_are_shown_as_they_are(cli: Cli, tmp_path
         assert code == 3 and "error (3x): [request id: <id_unknown>] " in out and "[request id: " in err
         code, out, _ = cli("bench", "--url", server.grpc, *_LOAD, "--model", "[/x]")
         assert code == 1
+
+
+def test_answers_that_nobody_counted_are_not_called_short(cli: Cli) -> None:
+    with running(MockOptions(tokens_per_response=parse_counts("4"))) as server:
+        arguments = (
+            "--requests",
+            4,
+            "--output-tokens",
+            8,
+            "--allow-invalid",
+            "--param",
+            "return_num_output_tokens=false",
+        )
+        code, out, err = cli("bench", "--url", server.grpc, *arguments)
+    assert code == 0, err
+    assert (
+        "8 events came for 32 tokens asked for" in out
+        and "know how to go on" not in out
+        and "short" not in out.replace("shorter, or", "")
+    )
 
 
 def test_a_table_for_no_terminal_has_room_for_every_interval(mock: RunningMock, cli: Cli) -> None:

@@ -14,13 +14,15 @@ import pytest
 from trtbuild_client.errors import ConnectError, InvalidRequest, ModelNotFound
 from trtbuild_client.load.arrivals import Arrivals
 from trtbuild_client.load.datasets import Dataset
+from trtbuild_client.load.endpoints import Http
+from trtbuild_client.load.exchange import Job
 from trtbuild_client.load.metrics import View
-from trtbuild_client.load.outcomes import Mark, Outcome
+from trtbuild_client.load.outcomes import COUNTED_BY, Mark, Outcome
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.run import Run, run
 from trtbuild_client.load.target import Target, proxy_of
 from trtbuild_client.load.workload import Limits, Turn
-from trtbuild_client.mock.distributions import parse_ns
+from trtbuild_client.mock.distributions import parse_counts, parse_ns
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.server import RunningMock, running
 
@@ -56,6 +58,35 @@ def test_every_request_carries_an_id_of_its_own(mock: RunningMock, api: str) -> 
     found = [each["request_id"].split("-") for each in mock.schedule()["requests"]]
     assert len({run_id for run_id, _ in found}) == 2
     assert sorted(int(number) for _, number in found) == sorted([*range(5), *range(5)])
+
+
+@pytest.mark.parametrize("is_streaming", [True, False])
+@pytest.mark.parametrize("api", ["triton-grpc", "triton-http"])
+def test_several_tokens_in_a_response_are_counted_by_the_server(api: str, is_streaming: bool) -> None:
+    with running(MockOptions(tokens_per_response=parse_counts("4"))) as mock:
+        url = mock.grpc if api == "triton-grpc" else f"http://{mock.http}"
+        endpoint, _ = Target(url, "ensemble", api=api, is_streaming=is_streaming).open()
+        done = run(
+            endpoint, Plan(limits=Limits(requests=3), is_streaming=is_streaming), Dataset([(Turn("x", 10),)], "x")
+        )
+    assert done.table.columns["output_tokens"].tolist() == [10] * 3
+    assert {COUNTED_BY[each] for each in done.table.columns["counted_by"]} == {"server"}
+    assert not any(each & Mark.SHORT for each in done.table.columns["marks"])
+    assert set(done.table.columns["events"]) == ({3} if is_streaming else {1})
+    assert min(done.table.columns["input_tokens"]) > 0
+
+
+def test_options_over_tritons_http_are_held_to_the_models_inputs(mock: RunningMock) -> None:
+    url = f"http://{mock.http}"
+    endpoint, _ = Target(url, "ensemble", api="triton-http", options={"temperature": 0.5}).open()
+    assert isinstance(endpoint, Http)
+    body = endpoint.message(Job(0, 0, 0, ("a", "b", "c"), 7)).partition(b"\r\n\r\n")[2]
+    sent = json.loads(body)
+    wanted = {"text_input": "a\nb\nc", "max_tokens": 7, "min_tokens": 7, "temperature": 0.5, "stream": True}
+    assert wanted.items() <= sent.items()
+    assert sent["return_num_output_tokens"] is True and sent["return_perf_metrics"] is True
+    with pytest.raises(InvalidRequest, match="temprature"):
+        Target(url, "ensemble", api="triton-http", tensors={"temprature": 1}).open()
 
 
 def test_waiting_for_a_turn_is_in_no_latency_of_a_closed_loop() -> None:
