@@ -12,7 +12,7 @@ from trtbuild.cli.options import common, json_output
 if TYPE_CHECKING:
     from trtbuild_client.load.compare import Verdicts
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE = click.Path(path_type=Path)
 
 
 @click.command(epilog="Example: trtbuild compare before.json after.json")
@@ -27,6 +27,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--allow-invalid", is_flag=True, help="Compare runs in which the client was the bottleneck, too.")
 @click.option(
+    "--allow-different", is_flag=True, help="Compare runs of different work (prompts, lengths, load, API, model), too."
+)
+@click.option(
     "--fail-on",
     type=click.Choice(["slower", "cannot-tell"]),
     default="slower",
@@ -36,16 +39,27 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @json_output
 @common
 def compare(
-    a: Path, b: Path, least_effect: float, allow_invalid: bool, fail_on: str, as_json: bool, quiet: bool
+    a: Path,
+    b: Path,
+    least_effect: float,
+    allow_invalid: bool,
+    allow_different: bool,
+    fail_on: str,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Say whether B is faster or slower than A, or that one cannot tell (results of `bench --output`).
 
-    Exit codes: 0 B is faster or one cannot tell, 1 a file cannot be read, 2 the runs cannot be compared, 3 B is slower.
+    Exit codes: 0 B is faster, or one cannot tell (some metrics faster and some slower, too); 1 a file cannot be read; 2 the runs
+    cannot be compared: nothing in common, invalid, or of different work; 3 B is slower.
     """
+    from dataclasses import replace
+
     from trtbuild.console import print_json, stdout_console
     from trtbuild.errors import CheckFailed, UsageError
     from trtbuild_client.load.compare import compare as judge
     from trtbuild_client.load.compare import pairs
+    from trtbuild_client.load.likeness import differences
     from trtbuild_client.load.result import read
 
     matched = pairs(read(a), read(b))
@@ -59,7 +73,18 @@ def compare(
                 f"{path}, {run.label}: the run is invalid: {'; '.join(run.summary.get('invalid_reasons', ()))}",
                 hint="Run it again with a client that is not the bottleneck, or say --allow-invalid.",
             )
-    verdicts = [(pair[0].label, judge(*pair, least_effect=least_effect)) for pair in matched]
+    different = [differences(*pair) for pair in matched]
+    for pair, found in zip(matched, different, strict=True):
+        if found and not allow_different:
+            raise UsageError(
+                f"{pair[0].label}: {a} and {b} are of different work: {'; '.join(found)}",
+                hint="Neither is faster then. Measure the same work on both, or say --allow-different to see the numbers.",
+            )
+    judged = [judge(*pair, least_effect=least_effect) for pair in matched]
+    verdicts = [
+        (pair[0].label, replace(each, reasons=(*(f"different work: {what}" for what in found), *each.reasons)))
+        for pair, found, each in zip(matched, different, judged, strict=True)
+    ]
     if as_json:
         print_json([{"label": label, **each.to_json()} for label, each in verdicts])
     else:

@@ -40,11 +40,13 @@ class Stored:
         label: of the run.
         summary: as it was written.
         table: the records; times are nanoseconds after the start of the run.
+        endpoint: what was asked, as it was written.
     """
 
     label: str
     summary: dict[str, Any]
     table: RecordTable
+    endpoint: dict[str, Any]
 
     @property
     def is_valid(self) -> bool:
@@ -154,9 +156,10 @@ def read(path: Path) -> list[Stored]:
     """
     try:
         value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ResultError(
-            f"{path} cannot be read: {error}", hint="Give a file that `trtbuild bench --output` wrote."
+            f"{path} cannot be read: {reason}", hint="Give a file that `trtbuild bench --output` wrote."
         ) from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ResultError(f"{path} is no result of trtbuild bench", hint=f'Its "schema" must be "{SCHEMA}".')
@@ -166,10 +169,11 @@ def read(path: Path) -> list[Stored]:
             f"{path} has schema version {version}",
             hint=f"This trtbuild reads up to {SCHEMA_VERSION}: use the one that wrote it.",
         )
-    return [_stored(path, each) for each in _need(path, value, "runs", list)]
+    endpoint = _need(path, value, "endpoint", dict)
+    return [_stored(path, each, endpoint) for each in _need(path, value, "runs", list)]
 
 
-def _stored(path: Path, value: Any) -> Stored:
+def _stored(path: Path, value: Any, endpoint: dict[str, Any]) -> Stored:
     for name, kind in (("label", str), ("valid", bool), ("load", dict), ("requests", dict), ("records", dict)):
         _need(path, value, name, kind)
     stored = value["records"]
@@ -188,7 +192,8 @@ def _stored(path: Path, value: Any) -> Stored:
     lengths = {len(column) for column in table.columns.values()}
     if len(lengths) > 1 or sum(table.columns["events"]) != len(table.event_ns):
         raise ResultError(f"{path}: the columns of its records differ in length", hint="The file is damaged.")
-    return Stored(value["label"], {name: each for name, each in value.items() if name != "records"}, table)
+    summary = {name: each for name, each in value.items() if name != "records"}
+    return Stored(value["label"], summary, table, endpoint)
 
 
 def _need(path: Path, value: Any, name: str, kind: type) -> Any:

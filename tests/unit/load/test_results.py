@@ -16,6 +16,7 @@ from trtbuild_client.load import compare as comparing
 from trtbuild_client.load import exports
 from trtbuild_client.load.compare import compare
 from trtbuild_client.load.datasets import Dataset
+from trtbuild_client.load.likeness import differences
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.page import render
 from trtbuild_client.load.plan import Plan
@@ -184,9 +185,66 @@ def test_the_command_ends_with_the_codes_that_are_documented(tmp_path: Path, cli
     code, out, err = cli("compare", a, slow)
     assert code == 3 and "slower" in out and "slower" in err
     assert cli("compare", a, same, "--fail-on", "cannot-tell")[0] == 3
-    assert cli("compare", a, tmp_path / "missing")[0] == 2
+    code, _, err = cli("compare", a, tmp_path / "missing")
+    assert code == 1 and "missing cannot be read: No such file" in err
+    (tmp_path / "damaged").write_bytes(b"\xff")
+    assert [cli("compare", a, tmp_path / name)[0] for name in ("damaged", ".")] == [1, 1]
     code, out, _ = cli("compare", a, slow, "--json")
     assert json.loads(out)[0]["verdict"] == "slower"
+
+
+def of_other_work(path: Path, **changes: Any) -> Path:
+    """Write a result of which a key of `load` or `endpoint`, or a whole column, is another."""
+
+    def edit(value: dict[str, Any]) -> None:
+        run = value["runs"][0]
+        columns = run["records"]["columns"]
+        for name, each in changes.items():
+            if name in columns:
+                columns[name] = [each] * len(columns[name])
+            elif name in run["load"]:
+                run["load"][name] = each
+            else:
+                value["endpoint"][name] = each
+
+    return change(stored(path, seed=2), edit)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"max_tokens": 8}, "tokens asked for: 16 and 8 on average"),
+        ({"planned_tokens": 512}, "tokens of a prompt: 2 and 512 on average"),
+        ({"dataset": "text file b.txt"}, "prompts: dataset <&> and text file b.txt"),
+        ({"api": "openai-chat"}, "API: triton-grpc and openai-chat"),
+        ({"model": "other"}, "model: ensemble and other"),
+        ({"streamed": False}, "streaming: on and off"),
+        ({"concurrency": 9}, "concurrency: 4 and 9"),
+        ({"concurrency": 9, "model": "other"}, "model: ensemble and other; concurrency: 4 and 9"),
+    ],
+)
+def test_runs_of_different_work_are_not_compared(tmp_path: Path, cli: Cli, changes: dict[str, Any], said: str) -> None:
+    a = of_other_work(tmp_path / "a", api="triton-grpc", model="ensemble", planned_tokens=2)
+    b = of_other_work(tmp_path / "b", **{"api": "triton-grpc", "model": "ensemble", "planned_tokens": 2, **changes})
+    code, out, err = cli("compare", a, b)
+    assert (code, out) == (2, "") and f"are of different work: {said}" in err
+    code, out, _ = cli("compare", a, b, "--allow-different", "--json")
+    assert code in (0, 3) and json.loads(out)[0]["reasons"][0] == f"different work: {said.partition(';')[0]}"
+
+
+def test_lengths_that_are_drawn_may_differ_by_chance(tmp_path: Path) -> None:
+    def drawn(path: Path, seed: int) -> Stored:
+        lengths = np.random.default_rng(seed).normal(100, 50, 20).astype(int).tolist()
+        return read(
+            change(
+                stored(path, requests=20),
+                lambda value: value["runs"][0]["records"]["columns"].update(max_tokens=lengths),
+            )
+        )[0]
+
+    a, b = drawn(tmp_path / "a", 1), drawn(tmp_path / "b", 5)
+    means = [np.mean(each.table.columns["max_tokens"]) for each in (a, b)]
+    assert abs(means[0] - means[1]) > 0.05 * max(means) and differences(a, b) == []
 
 
 def test_runs_that_are_invalid_or_have_nothing_in_common_are_not_compared(tmp_path: Path, cli: Cli) -> None:
