@@ -11,6 +11,7 @@ import grpc
 from trtbuild_client import grpc_channel, grpc_wire
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ModelNotFound, NotReady
+from trtbuild_client.faults import models_hint
 from trtbuild_client.triton_proto import service_pb2, service_pb2_grpc
 from trtbuild_client.wire import AsyncCall, ModelInfo, Reply, WireRequest
 
@@ -100,7 +101,7 @@ class AsyncGrpcTransport:
             index = await self._stub.RepositoryIndex(question, timeout=self._connect_timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError:  # a server may forbid this call; the hint is then a general one
             return ""
-        return f"Models of this server: {', '.join(sorted({each.name for each in index.models})) or 'none'}."
+        return models_hint(each.name for each in index.models)
 
 
 class _AsyncGrpcCall:

@@ -9,7 +9,7 @@ from typing import Any
 from trtbuild_client import http_documents
 from trtbuild_client.connection import Connection
 from trtbuild_client.encryption import tls_context
-from trtbuild_client.errors import Cancelled, ClientError, NotReady
+from trtbuild_client.errors import Cancelled, ClientError, ModelNotFound, NotReady
 from trtbuild_client.events import EventParser, documents
 from trtbuild_client.faults import no_answer, too_late, too_long
 from trtbuild_client.http_wire import ResponseParser, request_bytes
@@ -124,7 +124,11 @@ class AsyncHttpTransport:
         Raises:
             ClientError: see `check_ready`.
         """
-        _, metadata = await self._ask(http_documents.model_path(model), model)
+        try:
+            _, metadata = await self._ask(http_documents.model_path(model), model)
+        except ModelNotFound as error:
+            error.hint = await self._known_models() or error.hint
+            raise
         _, config = await self._ask(http_documents.model_path(model, "config"), model)
         found = (http_documents.only_document(metadata), http_documents.only_document(config))
         return http_documents.model_info(model, *found, self.address)
@@ -142,10 +146,16 @@ class AsyncHttpTransport:
         path = http_documents.model_path(info.name, http_documents.verb_of(info, request.tensors))
         return _AsyncHttpCall(self, request_bytes("POST", path, self.address, self._headers, data), request, info)
 
-    async def _ask(self, path: str, model: str | None = None) -> tuple[int, bytes]:
-        """Return status and body; with a model, a status other than 200 is an error of that model."""
+    async def _known_models(self) -> str:
+        try:
+            return http_documents.known_models(*await self._ask(http_documents.INDEX_PATH, body=b"{}"))
+        except ClientError:  # a server may forbid this question; the hint is then a general one
+            return ""
+
+    async def _ask(self, path: str, model: str | None = None, *, body: bytes | None = None) -> tuple[int, bytes]:
+        """Return status and body of the answer to a GET, or with a body to a POST; with a model, a status other than 200 is an error of it."""
         parser = ResponseParser(self.connection.max_message_bytes)
-        question = request_bytes("GET", path, self.address, self._headers)
+        question = request_bytes("GET" if body is None else "POST", path, self.address, self._headers, body)
         link = None
 
         async def exchange() -> bytes:

@@ -98,9 +98,9 @@ class AsyncStream:
                     attempt += 1
         except ClientError as error:
             if not (isinstance(error, Cancelled) and self._is_cancelled.is_set()):
-                outcome, failure = "failed", error
-                error.partial_text = answer.text
-                raise
+                outcome, failure = "failed", plan.lost(error, answer)
+                failure.partial_text = answer.text
+                raise failure from failure.__cause__
         finally:
             end_ns = time.perf_counter_ns()
             is_clean = outcome == "ok" and not (answer.is_stopped and plan.is_streaming)

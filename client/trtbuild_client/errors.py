@@ -48,7 +48,15 @@ class ClientError(Exception):
 
 
 class ConnectError(ClientError):
-    """Nobody answers at the address, or the connection broke."""
+    """Nobody answers at the address, or the connection broke.
+
+    Attributes:
+        reason: what the system or gRPC said, "" where nobody answered in time.
+    """
+
+    def __init__(self, message: str, *, reason: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class NotReady(ClientError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trtbuild_client.errors import (
@@ -70,6 +71,7 @@ def unreachable(address: str, details: str) -> ConnectError:
     reason = details.rsplit(": ", 1)[-1] or "no reason given"
     return ConnectError(
         f"no connection to {address} ({reason})",
+        reason=reason,
         hint="Start the server (`trtbuild serve REPOSITORY`), or give its gRPC address with --url HOST:PORT (usually port 8001).",
     )
 
@@ -97,6 +99,27 @@ def _translated(text: str, status: str, address: str, model: str) -> ClientError
         return unreachable(address, text)
     kind, hint = _BY_STATUS.get(status, (ServerError, "The server's log has the details."))
     return kind(f"{where}: {text or status}", hint=hint)
+
+
+def lost(address: str, error: ConnectError, tokens: int) -> ConnectError:
+    """Return the error for a connection that broke while an answer came: the server was there, so that none has to be started.
+
+    Args:
+        error: what was said of the connection.
+        tokens: that had arrived.
+    """
+    broken = ConnectError(
+        f"the connection to {address} was lost after {tokens} token{'s' * (tokens != 1)} ({error.reason})",
+        reason=error.reason,
+        hint="The server, or what stands between, ended it: look at the server's log for a crash or a restart, then ask again.",
+    )
+    broken.__cause__ = error
+    return broken
+
+
+def models_hint(names: Iterable[str]) -> str:
+    """Return the hint that names the models of a server."""
+    return f"Models of this server: {', '.join(sorted(set(names))) or 'none'}."
 
 
 def too_late(address: str, request: WireRequest) -> DeadlineExceeded:

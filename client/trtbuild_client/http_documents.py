@@ -11,7 +11,7 @@ import numpy as np
 
 from trtbuild_client.errors import ClientError, ConnectError, InvalidRequest, NotReady, ServerError
 from trtbuild_client.events import documents
-from trtbuild_client.faults import translate
+from trtbuild_client.faults import models_hint, translate
 from trtbuild_client.http_wire import Head
 from trtbuild_client.tensors import DTYPES, decode, object_array
 from trtbuild_client.wire import ModelInfo, Reply, Tensor, TensorSpec, WireRequest
@@ -27,6 +27,10 @@ _STATUS = {
     501: "UNIMPLEMENTED",
     503: "BUSY",
 }
+
+
+#: Of the question which models a server has: POST (Triton's model repository extension).
+INDEX_PATH = "/v2/repository/index"
 
 
 def model_path(model: str, verb: str = "") -> str:
@@ -135,6 +139,20 @@ def model_info(model: str, metadata: Any, config: Any, address: str) -> ModelInf
         ) from error
 
 
+def known_models(status: int, data: bytes) -> str:
+    """Return a hint that names the models of a server, "" where it does not tell.
+
+    Args:
+        status, data: of the answer at `INDEX_PATH`.
+    """
+    try:
+        index = json.loads(data) if status == 200 else None
+    except ValueError:
+        return ""
+    names = [each.get("name") for each in index if isinstance(each, dict)] if isinstance(index, list) else []
+    return models_hint(name for name in names if isinstance(name, str)) if isinstance(index, list) else ""
+
+
 def only_document(data: bytes) -> Any:
     """Return the one JSON document of a body.
 
@@ -166,8 +184,10 @@ def failure(head: Head, data: bytes, *, address: str, model: str) -> ClientError
 def broken(address: str, reason: object, *, is_unsent: bool) -> ConnectError:
     """Return the error for a connection that did not come about, or broke."""
     what = "no connection to" if is_unsent else "the connection broke:"
+    said = str(reason or "closed by the server")
     error = ConnectError(
-        f"{what} {address} ({reason or 'closed by the server'})",
+        f"{what} {address} ({said})",
+        reason=said,
         hint="Start the server (`trtbuild serve REPOSITORY`), or give its address with --url (HTTP is usually port 8000).",
     )
     error.is_unsent = is_unsent

@@ -12,7 +12,7 @@ from typing import Any
 from trtbuild_client import http_documents
 from trtbuild_client.connection import Connection
 from trtbuild_client.encryption import tls_context
-from trtbuild_client.errors import Cancelled, ClientError, NotReady
+from trtbuild_client.errors import Cancelled, ClientError, ModelNotFound, NotReady
 from trtbuild_client.events import EventParser, documents
 from trtbuild_client.faults import no_answer, too_late, too_long
 from trtbuild_client.http_wire import ResponseParser, request_bytes
@@ -73,7 +73,11 @@ class HttpTransport:
         Raises:
             ClientError: see `check_ready`.
         """
-        metadata = self._document(http_documents.model_path(model), model)
+        try:
+            metadata = self._document(http_documents.model_path(model), model)
+        except ModelNotFound as error:
+            error.hint = self._known_models() or error.hint
+            raise
         config = self._document(http_documents.model_path(model, "config"), model)
         return http_documents.model_info(model, metadata, config, self.address)
 
@@ -103,18 +107,27 @@ class HttpTransport:
         status, _ = self._ask(path, "")
         return status
 
+    def _known_models(self) -> str:
+        """Return a hint that names the models of this server, "" when it does not tell."""
+        try:
+            return http_documents.known_models(*self._ask(http_documents.INDEX_PATH, "", body=b"{}"))
+        except ClientError:  # a server may forbid this question; the hint is then a general one
+            return ""
+
     def _document(self, path: str, model: str) -> Any:
         _, data = self._ask(path, model, is_checked=True)
         return http_documents.only_document(data)
 
-    def _ask(self, path: str, model: str, *, is_checked: bool = False) -> tuple[int, bytes]:
+    def _ask(self, path: str, model: str, *, is_checked: bool = False, body: bytes | None = None) -> tuple[int, bytes]:
+        """Return status and body of the answer to a question: a GET, or with a body a POST."""
         deadline_s = time.monotonic() + self._connect_timeout_s
         parser = ResponseParser(self._connection.max_message_bytes)
         data = b""
         sock = None
         try:
             sock = self.connect(deadline_s)
-            sock.sendall(request_bytes("GET", path, self.address, self._headers))
+            method = "GET" if body is None else "POST"
+            sock.sendall(request_bytes(method, path, self.address, self._headers, body))
             while not parser.is_done:
                 received = read(sock, deadline_s)
                 if not received and not parser.eof():

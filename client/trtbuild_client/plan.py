@@ -11,7 +11,8 @@ from trtbuild_client import defaults
 from trtbuild_client.answer import Answer
 from trtbuild_client.connection import Retry
 from trtbuild_client.deadlines import seconds
-from trtbuild_client.errors import ClientError, DeadlineExceeded, InvalidRequest, Phase
+from trtbuild_client.errors import ClientError, ConnectError, DeadlineExceeded, InvalidRequest, Phase
+from trtbuild_client.faults import lost
 from trtbuild_client.parameters import settle, validate
 from trtbuild_client.records import Generation, Outcome, RequestRecord
 from trtbuild_client.request import build
@@ -75,6 +76,12 @@ class Plan:
             hint=f"Raise {phase}_timeout_s, or look at the server's load.",
         )
 
+    def lost(self, error: ClientError, answer: Answer) -> ClientError:
+        """Return the error as it is, or, where an answer had begun and its connection broke, one that says so."""
+        if isinstance(error, ConnectError) and error.reason and answer.has_begun:
+            return lost(self.address, error, sum(event.tokens for event in answer.events))
+        return error
+
     def conclude(
         self, answer: Answer, outcome: Outcome, failure: ClientError | None, *, sent_ns: int, end_ns: int
     ) -> Generation:
@@ -122,6 +129,10 @@ def prepare(
         raise InvalidRequest(f"text_mode={mode!r}", hint=f"It must be one of {', '.join(get_args(TextMode))}.")
     if not isinstance(prompt, str):
         raise InvalidRequest(f"the prompt is of type {type(prompt).__name__}", hint="It must be str.")
+    if not prompt.strip():
+        raise InvalidRequest(
+            "the prompt is blank", hint="Give some text: without any, a server may have no token to begin with."
+        )
     request = WireRequest(
         model=info.name,
         request_id=request_id or str(uuid.uuid4()),

@@ -110,9 +110,9 @@ class Stream:
                     attempt += 1
         except ClientError as error:
             if not (isinstance(error, Cancelled) and self._cancelled.is_set()):
-                outcome, failure = "failed", error
-                error.partial_text = answer.text
-                raise
+                outcome, failure = "failed", self._plan.lost(error, answer)
+                failure.partial_text = answer.text
+                raise failure from failure.__cause__
         finally:
             end_ns = time.perf_counter_ns()
             self._release(answer, outcome, failure)

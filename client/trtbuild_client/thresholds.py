@@ -12,6 +12,14 @@ from trtbuild_client.errors import InvalidRequest
 #: Metric as it is typed -> its name in a report.
 METRICS = {"ttft": "ttft", "itl": "itl", "tpot": "tpot", "e2e": "end_to_end"}
 _NEED_STREAMING = ("ttft", "itl", "tpot")
+#: Metric -> why it may have no value.
+_UNKNOWN = {
+    "ttft": "no token came in any answer",
+    "itl": "no answer had two tokens, and the time from token to token takes two",
+    "tpot": "no answer had two tokens, and the time per token after the first takes two",
+    "e2e": "no answer came",
+}
+_UNKNOWN_HINT = "Ask for more tokens (--max-tokens), or limit what has a value (ttft, e2e)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +98,20 @@ def complaint(checks: Sequence[Check]) -> tuple[str, str] | None:
     broken = [each for each in checks if not each.is_ok]
     if not broken:
         return None
-    parts = [
-        f"{each.threshold.metric} p{each.threshold.percentile} is {_ms(each.value_ns)}, more than {_ms(each.threshold.limit_ns)}"
-        for each in broken
-    ]
-    return "; ".join(parts), "Look at queue and compute times above for where it is lost, or raise the limit."
+    is_known = any(each.value_ns is not None for each in broken)
+    hint = (
+        "Look at queue and compute times above for where it is lost, or raise the limit." if is_known else _UNKNOWN_HINT
+    )
+    return "; ".join(map(_complaint, broken)), hint
 
 
-def _ms(value_ns: float | None) -> str:
-    if value_ns is None:
-        return "unknown"
+def _complaint(check: Check) -> str:
+    limit = check.threshold
+    name = f"{limit.metric} p{limit.percentile}"
+    if check.value_ns is None:
+        return f"{name} is unknown, so that the limit of {_ms(limit.limit_ns)} is not kept: {_UNKNOWN[limit.metric]}"
+    return f"{name} is {_ms(check.value_ns)}, more than {_ms(limit.limit_ns)}"
+
+
+def _ms(value_ns: float) -> str:
     return "endless (failed requests)" if value_ns == float("inf") else f"{value_ns / 1e6:.1f} ms"

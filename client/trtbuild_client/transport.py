@@ -11,6 +11,7 @@ import grpc
 from trtbuild_client import grpc_channel, grpc_wire
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ClientError, InvalidRequest, ModelNotFound, NotReady
+from trtbuild_client.faults import models_hint
 from trtbuild_client.triton_proto import service_pb2, service_pb2_grpc
 from trtbuild_client.wire import Call, ModelInfo, Reply, WireRequest
 
@@ -112,7 +113,7 @@ class GrpcTransport:
             index = self._stub.RepositoryIndex(question, timeout=self._connect_timeout_s, metadata=self._metadata)
         except grpc.RpcError:  # a server may forbid this call; the hint is then a general one
             return ""
-        return f"Models of this server: {', '.join(sorted({each.name for each in index.models})) or 'none'}."
+        return models_hint(each.name for each in index.models)
 
 
 class _GrpcCall:

@@ -54,12 +54,21 @@ def generate(
             wait_until_ready(client.check_ready, wait_s)
         answer = client.request(prompt, is_streaming=stream, tensors=tensors, **options)
 
+        printed = ""
+
         def read(is_interrupted: Event) -> None:
+            nonlocal printed
             for chunk in () if is_interrupted.is_set() else answer:
                 if not as_json:
                     click.echo(chunk.text, nl=False)
+                    printed = chunk.text or printed
 
-        run_interruptibly(read, 1, cancel=client.cancel_all)
+        try:
+            run_interruptibly(read, 1, cancel=client.cancel_all)
+        except BaseException:  # what is said of it gets a line of its own
+            if printed and not printed.endswith("\n"):
+                click.echo()
+            raise
     if as_json:
         print_json(answer.generation.to_json())
     else:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from trtbuild_client.connection import Connection
-from trtbuild_client.errors import ConnectError, NotReady
-from trtbuild_client.faults import translate, unreachable
+from trtbuild_client.errors import ClientError, ConnectError, ModelNotFound, NotReady
+from trtbuild_client.faults import models_hint, translate, unreachable
 from trtbuild_client.load.http2 import Http2
 from trtbuild_client.load.model_messages import model_policy, tensor_specs
 from trtbuild_client.load.outcomes import Outcome
@@ -117,7 +117,11 @@ def model_info_through(call: Callable[[str, bytes], bytes], model: str, where: s
     if dict(fields(call("ServerReady", b""))).get(1) != 1:
         raise NotReady(f"server {where} is not ready", hint="Models are loading, or one failed to load.")
     is_ready = dict(fields(call("ModelReady", named))).get(1) == 1
-    metadata = call("ModelMetadata", named)  # says so if there is no such model
+    try:
+        metadata = call("ModelMetadata", named)  # says so if there is no such model
+    except ModelNotFound as error:
+        error.hint = _known_models(call) or error.hint
+        raise
     if not is_ready:
         raise NotReady(f"model '{model}' on {where} is not ready", hint="Read the server's log.")
     policy = model_policy(call("ModelConfig", named))
@@ -138,3 +142,13 @@ def model_info_through(call: Callable[[str, bytes], bytes], model: str, where: s
         steps=tuple(policy["steps"]),
         parameters=policy["parameters"],
     )
+
+
+def _known_models(call: Callable[[str, bytes], bytes]) -> str:
+    """Return a hint that names the models of a server, "" when it does not tell: a server may forbid this call."""
+    try:
+        index = [value for number, value in fields(call("RepositoryIndex", b"")) if number == 1]
+    except ClientError:
+        return ""
+    names = [dict(fields(each)).get(1, b"") for each in index if isinstance(each, bytes)]
+    return models_hint(name.decode("utf-8", "replace") for name in names if isinstance(name, bytes))

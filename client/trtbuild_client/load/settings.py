@@ -155,6 +155,8 @@ class Prompts:
         if self.text is not None:
             from trtbuild_client.load.workload import Turn
 
+            if not self.text.strip():
+                raise InvalidRequest("the prompt is blank", hint="Give some text with --prompt.")
             turn = Turn(self.text, self.output_tokens.mean, counter.count(self.text))
             return Dataset([(turn,)], "one prompt")
         number = self.number or min(requests or DEFAULT_PROMPTS, DEFAULT_PROMPTS)
