@@ -47,11 +47,6 @@ class Parallel:
         for name in ("tp_size", "pp_size", "moe_ep_size"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}={getattr(self, name)} is not a positive number", hint="use 1 or more")
-        if self.tp_size % self.moe_ep_size:
-            raise UsageError(
-                f"moe_ep_size={self.moe_ep_size} does not divide tp_size={self.tp_size}",
-                hint="experts are dealt out among the tensor-parallel ranks: tp_size = moe_tp_size * moe_ep_size",
-            )
 
     @property
     def moe_tp_size(self) -> int:
@@ -86,6 +81,11 @@ class Parallel:
         """Raise UsageError, with the sizes that would work, unless the model can be cut this way."""
         if self.moe_ep_size > 1 and not dims.num_experts:
             raise UsageError(f"moe_ep_size={self.moe_ep_size}: {dims.architecture} has no experts", hint="use --ep 1")
+        if self.tp_size % self.moe_ep_size:
+            raise UsageError(
+                f"moe_ep_size={self.moe_ep_size} does not divide tp_size={self.tp_size}",
+                hint="experts are dealt out among the tensor-parallel ranks: tp_size = moe_tp_size * moe_ep_size",
+            )
         rules = _rules(dims, self.moe_ep_size)
         broken = [
             text.format(tp=self.tp_size, moe_tp=self.moe_tp_size) for text, holds in rules if not holds(self.tp_size)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from trtbuild.cli.deployment_options import option_name
+
 if TYPE_CHECKING:
     from trtbuild.spec import Accuracy
 
@@ -60,4 +62,7 @@ def resolve_accuracy(config: Path | None, given: Mapping[str, Any]) -> Accuracy:
         if value is not None
     }
     whole = {"model": {"path": "."}, "accuracy": {**base.as_dict(), **values}}
-    return spec.parse(whole, origin="options").accuracy
+    typed: dict[tuple[str, ...], str] = {
+        ("accuracy", _FIELDS[name]): option_name(name) for name, value in given.items() if value is not None
+    }
+    return spec.parse(whole, origin="options", given=typed).accuracy

@@ -125,15 +125,22 @@ def resolve(source: Path, *, default_target: str | None = None, **given: Any) ->
 
         read_config(source)  # says what is wrong with it
         raise UsageError(f"{source} is neither a trtbuild.yaml nor a model folder", hint="name one of the two")
+    typed: dict[tuple[str, ...], str] = {}
     for option, value in given.items():
         if value is None:
             continue
         *sections, key = _PLACES[option]
+        typed[_PLACES[option]] = "--override" if option == "overrides" else option_name(option)
         node = data
         for section in sections:
             node = node.setdefault(section, {})
         node[key] = str(value.resolve()) if isinstance(value, Path) else value
-    return spec.parse(data, origin=str(source))
+    return spec.parse(data, origin=str(source), given=typed)
+
+
+def option_name(parameter: str) -> str:
+    """Return an option as it is typed."""
+    return f"--{parameter.replace('_', '-')}"
 
 
 def _overrides(given: Iterable[str]) -> dict[str, str] | None:

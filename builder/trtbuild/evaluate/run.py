@@ -56,6 +56,7 @@ def evaluate_folder(
     from trtbuild.reference.environment import require_environment
 
     start = time.perf_counter()
+    manager = require_tasks(tasks) if tasks else None
     folder = _checkpoint_of(folder)
     checkpoint = open_checkpoint(folder)
     if isinstance(checkpoint, Checkpoint):
@@ -72,7 +73,6 @@ def evaluate_folder(
         dtype,
     )
     require_environment()
-    manager = require_tasks(tasks) if tasks else None
     # First, since a dataset that cannot be had is found out here; and while nothing else is in memory.
     scores = score_tasks(checkpoint, plan, tasks, manager, dtype=dtype) if tasks else ()
     from trtbuild.evaluate.compare import compare, steps

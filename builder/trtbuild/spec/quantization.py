@@ -97,7 +97,7 @@ class Quantization(Section, frozen=True):
     def __post_init__(self) -> None:
         """Refuse schemes that there are not, and options of schemes that are not used."""
         for pattern, name in self.overrides.items():
-            _require_scheme(name, f" for {pattern}")
+            _require_scheme(name, f" for {pattern}", key="overrides: ")
         _require_scheme(self.scheme)
         used = {self.scheme, *self.overrides.values()}
         if self.act_order and "int4_gptq" not in used:
@@ -111,11 +111,11 @@ class Quantization(Section, frozen=True):
             )
 
 
-def _require_scheme(name: str, where: str = "") -> None:
+def _require_scheme(name: str, where: str = "", *, key: str = "") -> None:
     if name not in QUANTIZATIONS:
         near = get_close_matches(name, QUANTIZATIONS, n=1)
         raise ValueError(
-            f"unknown scheme '{name}'{where}"
+            f"{key}unknown scheme '{name}'{where}"
             + (f", did you mean '{near[0]}'?" if near else f"; known: {', '.join(QUANTIZATIONS)}")
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
@@ -23,6 +24,8 @@ _PATHS = (
 )  # fmt: skip
 #: Place of a scalar -> its characters, as `yaml_text.Document.unquoted`.
 Written = Mapping[tuple[str | int, ...], str]
+#: Place of a value -> the option of the command line that gave it.
+Given = Mapping[tuple[str, ...], str]
 #: Longest value that is shown whole in a message, characters.
 _SHOWN = 80
 
@@ -44,13 +47,16 @@ def load(path: Path) -> Deployment:
     return parse(data, origin=str(path), written=document.unquoted)
 
 
-def parse(data: dict[str, Any], *, origin: str, written: Written | None = None) -> Deployment:
+def parse(
+    data: dict[str, Any], *, origin: str, written: Written | None = None, given: Given | None = None
+) -> Deployment:
     """Validate a plain dictionary; types are strict: no 1 for true, no "1" for 1.
 
     Args:
         data: sections and their keys.
         origin: where they come from, for messages.
         written: see `yaml_text.Document.unquoted`.
+        given: values that came from options, which are then named instead of the key.
 
     Raises:
         UsageError: a key is unknown (the nearest known one is named) or a value is not allowed.
@@ -60,7 +66,19 @@ def parse(data: dict[str, Any], *, origin: str, written: Written | None = None) 
             return msgspec.convert(data, Deployment)
     except (msgspec.ValidationError, TypeError):
         pass  # below every fault is looked for, not only the first
-    raise UsageError(f"{origin}: {'; '.join(_faults(data, Deployment, written or {}))}", hint="see `trtbuild schema`")
+    given = given or {}
+    faults = list(_faults(data, Deployment, written or {}, given))
+    named = [option for option in given.values() if any(_names(fault, option) for fault in faults)]
+    are_typed = all(fault.startswith("--") for fault in faults)
+    hint = f"leave out {' and '.join(named)}, or give what is allowed" if named else ""
+    raise UsageError(
+        f"{'' if are_typed else f'{origin}: '}{'; '.join(faults)}",
+        hint="; ".join(filter(None, (hint, "" if are_typed else "see `trtbuild schema`"))),
+    )
+
+
+def _names(text: str, option: str) -> bool:
+    return re.search(rf"(?<!\S){re.escape(option)}(?![\w-])", text) is not None
 
 
 def _is_finite(value: Any) -> bool:
@@ -72,7 +90,9 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _faults(data: Any, section: type[Section], written: Written, place: tuple[str, ...] = ()) -> Iterator[str]:
+def _faults(
+    data: Any, section: type[Section], written: Written, given: Given, place: tuple[str, ...] = ()
+) -> Iterator[str]:
     """Yield what is wrong with a section: each key and value by itself first, then what does not go together."""
     where = ".".join(place)
     if not isinstance(data, dict):
@@ -91,21 +111,31 @@ def _faults(data: Any, section: type[Section], written: Written, place: tuple[st
                 is_sound = False
                 yield f"'{'.'.join(inner)}' is missing"
         elif isinstance(info.type, type) and issubclass(info.type, Section):
-            for fault in _faults(data[name], info.type, written, inner):
+            for fault in _faults(data[name], info.type, written, given, inner):
                 is_sound = False
                 yield fault
         elif not _fits(data[name], info.type):
             is_sound = False
-            yield (
-                f"{'.'.join(inner)} = {_shown(data[name], written.get(inner))}: expected {_expected(info.type)}"
-                + _unquoted(inner, info.type, written)
-            )
+            shown, expected = _shown(data[name], written.get(inner)), _expected(info.type)
+            if inner in given:  # no option gives null, and no YAML has to be quoted
+                yield f"{given[inner]} = {shown}: expected {expected.removesuffix(', or null')}"
+            else:
+                yield f"{'.'.join(inner)} = {shown}: expected {expected}{_unquoted(inner, info.type, written)}"
     if is_sound:
         try:
             msgspec.convert(data, section)
         except msgspec.ValidationError as error:
-            message = str(error.__cause__ or error)
-            yield f"{where}: {message}" if where else message
+            yield _together(str(error.__cause__ or error), place, given)
+
+
+def _together(message: str, place: tuple[str, ...], given: Given) -> str:
+    """Return what a section says of its values, with options for the keys that they gave; the section is named where none is."""
+    options = {inner[-1]: option for inner, option in given.items() if inner[:-1] == place}
+    said = re.sub(r"^\w+(?=:)|\b[a-z]+_\w+\b", lambda word: options.get(word[0], word[0]), message)
+    if said != message:
+        return said
+    where = next(iter(options.values())) if len(options) == 1 else ".".join(place)
+    return f"{where}: {message}" if where else message
 
 
 def _fits(value: Any, annotation: Any) -> bool:

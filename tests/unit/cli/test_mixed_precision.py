@@ -117,14 +117,25 @@ def test_what_cannot_be_mixed_is_refused_before_work(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--quantization", "fp8", "--act-order"), "act_order applies to int4_gptq, not to 'fp8'"),
-        (("--quantization", "int4_awq", "--smoothquant-alpha", "0.3"), "smoothquant_alpha applies to int8_smoothquant"),
-        (("--quantization", "fp8", "--group-size", "64"), "group_size: scheme 'fp8' has no groups"),
+        (("--quantization", "fp8", "--act-order"), "error: --act-order applies to int4_gptq, not to 'fp8'"),
+        (
+            ("--quantization", "int4_awq", "--smoothquant-alpha", "0.3"),
+            "error: --smoothquant-alpha applies to int8_smoothquant",
+        ),
+        *(
+            (("--quantization", scheme, "--group-size", "64"), f"error: --group-size: scheme '{scheme}' has no groups")
+            for scheme in ("fp8", "nvfp4", "int8_smoothquant")
+        ),
+        (("--quantization", "fp8", "--override", "*=fp9"), "error: --override: unknown scheme 'fp9' for *"),
+        (("--gpu", "banana"), "error: --gpu: unknown GPU 'banana'; known: v100"),
+        (("--ep", "2"), "has no experts"),
     ],
 )
 def test_options_of_another_scheme_are_refused(options: tuple[str, ...], problem: str, model: Path, cli: Cli) -> None:
     code, _, err = cli("plan", model, "--target", "tensorrt", *options)
     assert (code, problem in err) == (2, True), err
+    assert f"hint: leave out {options[-2] if options[-1][0] != '-' else options[-1]}, or" in err or "use --ep 1" in err
+    assert "trtbuild schema" not in err
 
 
 def test_patterns_without_an_effect_are_told(model: Path, cli: Cli) -> None:

@@ -93,8 +93,10 @@ def test_a_template_in_a_file_of_its_own_is_used(byte_model: Make, tmp_path: Pat
         ([{"role": "user"}], r'a\.jsonl:2: message 0 of the chat has no "role" and "content"'),
         ([USER, {"role": "user", "content": None}], r"a\.jsonl:2: message 1 of the chat"),
         ([USER, "hello"], r"a\.jsonl:2: message 1 of the chat"),
-        (["hello"], r"a\.jsonl:2: field 'messages' is list, and neither"),
-        ({"role": "user"}, r"a\.jsonl:2: field 'messages' is dict, and neither"),
+        (["hello"], r"a\.jsonl:2: field 'messages' is \[\"hello\"\], not a list of messages"),
+        ([1, 2], r"a\.jsonl:2: field 'messages' is \[1, 2\], not a list of messages"),
+        ("hello", r"a\.jsonl:2: field 'messages' is \"hello\", not a list of messages"),
+        ({"role": "user"}, r"a\.jsonl:2: field 'messages' is \{.*\}, not a list of messages"),
         (
             [{"role": "nobody", "content": ""}],
             r"a\.jsonl:2: the model's chat template refuses the chat: who is nobody\?",
@@ -108,6 +110,14 @@ def test_malformed_chats_are_refused_with_file_and_line(
     file = lines(tmp_path / "a.jsonl", {"messages": [USER]}, {"messages": messages})
     with pytest.raises(TrtbuildError, match=message):
         load(source, file)
+
+
+@pytest.mark.parametrize("ids", ["hello", {"a": 1}, [1, "2"], [USER], [True], "x" * 500])
+def test_token_ids_that_are_none_are_refused(byte_model: Make, tmp_path: Path, ids: Any) -> None:
+    source = byte_model(chat_template=CHAT_TEMPLATE)
+    with pytest.raises(TrtbuildError, match=r"a\.jsonl:1: field 'input_ids' is .*, not a list of token ids") as caught:
+        load(source, lines(tmp_path / "a.jsonl", {"input_ids": ids}))
+    assert len(caught.value.message) < 400
 
 
 @pytest.mark.parametrize(

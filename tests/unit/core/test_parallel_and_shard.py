@@ -100,3 +100,8 @@ def test_more_stages_than_layers_are_refused() -> None:
         Parallel(1, 4).check(dims())
     with pytest.raises(UsageError, match="tp_size=0"):
         Parallel(0, 1)
+
+
+def test_expert_groups_must_divide_the_tensor_parallel_ranks() -> None:
+    with pytest.raises(UsageError, match="moe_ep_size=2 does not divide tp_size=3"):
+        Parallel(3, moe_ep_size=2).check(dims(num_experts=4, moe_intermediate_size=32))

@@ -180,11 +180,11 @@ def test_targets_and_sizes_that_do_not_exist_are_refused() -> None:
 
 
 def test_experts_are_refused_where_there_are_none(make_model: Make) -> None:
-    options = ConversionOptions(parallel=Parallel(2, moe_ep_size=2))
-    with pytest.raises(TrtbuildError, match="moe_ep_size=2: LlamaForCausalLM has no experts"):
-        plan_conversion(OpenedSource(SourceCheckpoint.open(make_model())), options)
-    with pytest.raises(UsageError, match="moe_ep_size=2 does not divide tp_size=3"):
-        Parallel(3, moe_ep_size=2)
+    opened = OpenedSource(SourceCheckpoint.open(make_model()))
+    for tp in (1, 2, 3):  # also where ep does not divide it: that would only be the second fault
+        options = ConversionOptions(parallel=Parallel(tp, moe_ep_size=2))
+        with pytest.raises(TrtbuildError, match="moe_ep_size=2: LlamaForCausalLM has no experts"):
+            plan_conversion(opened, options)
 
 
 def test_a_converted_checkpoint_is_no_source(make_model: Make) -> None:

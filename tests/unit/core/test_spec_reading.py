@@ -124,3 +124,24 @@ def test_every_default_passes_the_check_of_its_field() -> None:
 def test_reading_needs_no_yaml_for_a_dictionary() -> None:
     code = "import sys; from trtbuild.spec import parse; parse({'model': {'path': 'm'}}, origin='x'); sys.exit('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("sections", "given", "message", "hint"),
+    [
+        ({"accuracy": {"max_mean_kl": -1.0}}, {("accuracy", "max_mean_kl"): "--max-mean-kl"},
+         "--max-mean-kl = -1.0: expected number, 0 or more", "leave out --max-mean-kl, or give what is allowed"),
+        ({"accuracy": {"max_mean_kl": -1.0}}, {}, "x: accuracy.max_mean_kl = -1.0: expected number, 0 or more, or null", "see `trtbuild schema`"),
+        ({"accuracy": {"max_mean_kl": -1.0}, "parallel": {"tp_size": 0}}, {("accuracy", "max_mean_kl"): "--max-mean-kl"},
+         "x: parallel.tp_size = 0: expected whole number, 1 or more; --max-mean-kl = -1.0: expected number, 0 or more",
+         "leave out --max-mean-kl, or give what is allowed; see `trtbuild schema`"),
+        ({"quantization": {"scheme": "fp8", "group_size": 64}}, {("quantization", "scheme"): "--quantization"},
+         "--quantization: group_size: scheme 'fp8' has no groups", "leave out --quantization, or"),
+    ],
+)  # fmt: skip
+def test_a_value_that_an_option_gave_is_called_by_the_option(
+    sections: dict[str, Any], given: dict[tuple[str, ...], str], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse({"model": {"path": "m"}, **sections}, origin="x", given=given)
+    assert caught.value.message.startswith(message) and caught.value.hint.startswith(hint)

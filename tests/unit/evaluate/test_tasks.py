@@ -172,6 +172,8 @@ def test_a_missing_lm_eval_is_said_with_what_installs_it(
     assert (code, out) == (1, "")
     assert "--tasks needs lm-eval" in err
     assert "pip install 'trtbuild[eval]'" in err
+    code, _, err = cli("evaluate", checkpoint.parent / "none", "--tasks", "arc_easy")
+    assert code == 1 and "--tasks needs lm-eval" in err
 
 
 def test_what_lm_eval_does_not_know_is_refused_before_any_model_runs(

@@ -33,6 +33,10 @@ class Record:
 #: The field of a JSONL record that is read unless another is named; "messages" and "input_ids" stand in for this one only.
 DEFAULT_FIELD = "text"
 _STAND_INS = ("messages", "input_ids")
+#: Records as they should be, for hints.
+_EXAMPLES = '{"text": "…"}, {"input_ids": [1, 2]} or {"messages": [{"role": "user", "content": "…"}]}'
+#: Longest value that is shown whole, characters.
+_SHOWN = 60
 
 
 def read_records(file: Path, encoder: Encoder, *, field: str, max_length: int, purpose: str) -> Sequence[Record]:
@@ -81,6 +85,8 @@ def _line(line: str, where: str, encoder: Encoder, field: str) -> list[int]:
     except (ValueError, RecursionError) as error:
         raise TrtbuildError(f"{where} is not valid JSON: {error}", hint='one object per line: {"text": "…"}') from error
     name, value = _value(record, where, field)
+    if name != field:
+        _check_stand_in(name, value, where)
     if isinstance(value, str):
         return encoder.text(value, where=where)
     if isinstance(value, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in value):
@@ -89,8 +95,22 @@ def _line(line: str, where: str, encoder: Encoder, field: str) -> list[int]:
         return encoder.chat(value, where=where)
     raise TrtbuildError(
         f"{where}: field '{name}' is {type(value).__name__}, and neither a text, nor token ids, nor messages",
-        hint='{"text": "…"}, {"input_ids": [1, 2]} or {"messages": [{"role": "user", "content": "…"}]}',
+        hint=_EXAMPLES,
     )
+
+
+def _check_stand_in(name: str, value: Any, where: str) -> None:
+    """Raise unless a field that nobody named holds what its name says: a text there is a mistake, not a sample."""
+    if name == "messages":  # each of them is looked at when the chat is written out
+        what, is_so = "messages", isinstance(value, list) and any(isinstance(each, dict) for each in value)
+    else:
+        what, is_so = "token ids", isinstance(value, list) and all(type(each) is int for each in value)
+    if not is_so:
+        shown = json.dumps(value, ensure_ascii=False)
+        raise TrtbuildError(
+            f"{where}: field '{name}' is {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}, not a list of {what}",
+            hint=_EXAMPLES,
+        )
 
 
 def _value(record: Any, where: str, field: str) -> tuple[str, Any]:
