@@ -9,8 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trtbuild.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class _Formatter(logging.Formatter):
+    """Messages as they are, in characters that can be printed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class Advance(Protocol):
@@ -23,7 +32,7 @@ def setup_logging(*, quiet: bool, debug: bool) -> None:
     """Send the log of trtbuild to stderr: warnings only when quiet, everything when debug."""
     level = logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(_Formatter("%(message)s"))
     for name in ("trtbuild", "trtbuild_client"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

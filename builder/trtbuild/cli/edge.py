@@ -14,6 +14,7 @@ import click
 
 from trtbuild.cli.group import cli
 from trtbuild.errors import TrtbuildError
+from trtbuild.printable import printable
 
 if TYPE_CHECKING:
     from trtbuild_client.errors import ClientError
@@ -22,9 +23,9 @@ INTERRUPTED = 130
 
 
 def _complain(message: str, hint: str = "") -> None:
-    click.echo(f"error: {message}", err=True)
+    click.echo(printable(f"error: {message}"), err=True)
     if hint:
-        click.echo(f"hint: {hint}", err=True)
+        click.echo(printable(f"hint: {hint}"), err=True)
 
 
 def run(arguments: list[str]) -> int:

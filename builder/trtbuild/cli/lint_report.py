@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trtbuild.console import print_json, print_text
+from trtbuild.printable import printable
 
 if TYPE_CHECKING:
     from trtbuild.repo.lint.fix import Fixed
@@ -82,5 +83,5 @@ def summary(report: Report) -> str:
 
 def one_line(text: str) -> str:
     """Return a text on one line, and without what a terminal takes for commands: names and values may be anybody's."""
-    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    shown = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}..."

@@ -45,8 +45,10 @@ def reload(
     from trtbuild.serve.model_control import ModelControl
     from trtbuild.serve.preflight import find_repository
     from trtbuild.serve.reload import swap
+    from trtbuild.serve.signals import stop_signals_interrupt
 
-    done = swap(ModelControl(url), find_repository(repository), model, source, version=version, timeout_s=timeout_s)
+    with stop_signals_interrupt():
+        done = swap(ModelControl(url), find_repository(repository), model, source, version=version, timeout_s=timeout_s)
     if as_json:
         print_json({"model": done.model, "before": done.before, "after": done.after, "folder": str(done.folder), "seconds": round(done.seconds, 3)})  # fmt: skip
     else:

@@ -40,6 +40,7 @@ def serve(
     exit 1 with the last log lines. --with says how it is launched; --dry-run prints that, and -o writes it.
     """
     from trtbuild.cli.launch_report import present
+    from trtbuild.printable import printable
     from trtbuild.serve import keeping
     from trtbuild.serve.defaults import listen_settings
     from trtbuild.serve.launch.prepare import prepare
@@ -52,7 +53,7 @@ def serve(
 
     def echo(line: str) -> None:
         if is_notable(line) and not quiet:
-            click.echo(line, err=True)
+            click.echo(printable(line), err=True)
 
     def tell(running: Server) -> None:
         if smoke is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from contextlib import closing
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -13,6 +14,10 @@ from trtbuild.errors import TrtbuildError, UsageError
 _QUESTION_TIMEOUT_S = 10.0
 #: What a server that was not started for it answers to a load (tritonserver 2.51; `Server::LoadModel` of triton core).
 _NOT_EXPLICIT = "explicit model load / unload is not allowed"
+
+
+#: How a server that speaks HTTP/2 alone begins, as one for gRPC does: a SETTINGS frame, its length (at most some hundred bytes) and type (RFC 9113, 3.4 and 6.5).
+_SETTINGS = re.compile(r"\x00[\x00-\x03].\x04", re.DOTALL)
 
 
 class LoadFailed(TrtbuildError):
@@ -41,9 +46,26 @@ class ModelControl:
         Raises:
             TrtbuildError: the server does not answer.
         """
-        _, listed = self._ask("POST", "/v2/repository/index", {}, timeout_s=_QUESTION_TIMEOUT_S)
-        entries = listed if isinstance(listed, list) else []
-        return sorted(int(each["version"]) for each in entries if each.get("name") == model and each.get("state") == "READY")  # fmt: skip
+        return sorted(version for version, state in self.states().get(model, {}).items() if state == "READY")
+
+    def states(self) -> dict[str, dict[int, str]]:
+        """Return model -> version -> state, of everything that lies in the server's repositories when it is asked; a model that is not loaded has no versions.
+
+        Raises:
+            TrtbuildError: the server does not answer, or is no Triton.
+        """
+        try:
+            status, listed = self._ask("POST", "/v2/repository/index", {}, timeout_s=_QUESTION_TIMEOUT_S)
+        except TimeoutError as error:
+            raise TrtbuildError(f"the server at {self.address} does not answer within {_QUESTION_TIMEOUT_S:g} s", hint="look at its log") from error  # fmt: skip
+        if status != http.client.OK or not isinstance(listed, list) or not all(_is_entry(each) for each in listed):
+            raise TrtbuildError(f"the server at {self.address} has no index of its repository: status {status}", hint="--url names the HTTP endpoint of a Triton server")  # fmt: skip
+        found: dict[str, dict[int, str]] = {}
+        for each in listed:
+            versions = found.setdefault(each["name"], {})
+            if "version" in each:
+                versions[int(each["version"])] = str(each.get("state", ""))
+        return found
 
     def load(self, model: str, *, timeout_s: float) -> None:
         """Load a model as it lies in the repository; returns when its new versions are ready.
@@ -78,6 +100,12 @@ class ModelControl:
                 text = response.read().decode("utf-8", "replace")
             except TimeoutError:
                 raise
+            except http.client.BadStatusLine as error:
+                if isinstance(error, http.client.RemoteDisconnected):
+                    raise TrtbuildError(
+                        f"the server at {self.address} closed the connection", hint="look at its log"
+                    ) from error
+                raise UsageError(f"{self.address} does not speak HTTP/1.1{_looks_like(str(error))}", hint="--url names the HTTP endpoint of the server, port 8000 unless told otherwise") from error  # fmt: skip
             except (OSError, http.client.HTTPException) as error:
                 raise TrtbuildError(
                     f"no server answers at {self.address}: {error}", hint="--url names its HTTP endpoint"
@@ -86,3 +114,13 @@ class ModelControl:
             return response.status, json.loads(text) if text else None
         except ValueError:
             return response.status, text
+
+
+def _looks_like(line: str) -> str:
+    """Return what a first line that is none of HTTP/1.1 says about who sent it."""
+    return "; it is a gRPC port" if _SETTINGS.match(line) else ""
+
+
+def _is_entry(value: Any) -> bool:
+    """Say whether a value is an entry of Triton's index (the model repository extension of KServe's protocol)."""
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and str(value.get("version", "0")).isdecimal()

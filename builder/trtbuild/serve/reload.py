@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtbuild.errors import TrtbuildError, UsageError
-from trtbuild.repo.lint.repository import Model, read_repository
+from trtbuild.repo.lint.repository import CONFIG, Model, read_repository
 from trtbuild.serve.model_control import LoadFailed, ModelControl
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+#: A load ends when the new version is ready (`ModelRepositoryManager::LoadUnloadModel` of triton core); the index may lag by a moment, not more.
+_INDEX_S = 5.0
+_OTHER = "--repository must be the repository that this server serves, and --url its HTTP endpoint"
+#: What tells versions of one kind from those of another: pattern of a file -> what it makes of the folder.
+_MARKS = {"model.py": "Python code", "model.yaml": "settings of the LLM API", "*.engine": "an engine"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +64,32 @@ def swap(
         timeout_s: how long loading may take.
 
     Raises:
-        UsageError: the model, the version or its policy does not allow it; nothing was written.
+        UsageError: the model, the version or its policy does not allow it, the folder is no version of this model, or the server serves another repository;
+            nothing was written.
         LoadFailed: the new version does not load; its folder is gone again, and the old version is served.
         TrtbuildError: the server does not answer, or the folder cannot be written.
     """
     model = _find(repository, name, source)
-    before = control.ready_versions(name)
-    if not before:
-        raise UsageError(f"{name} is not ready on {control.address}", hint=f"is {repository} the repository of that server?")  # fmt: skip
+    before = _served(control, repository, model)
     number = _number(model, version)
     folder = repository / name / str(number)
     _check_permission(control, name, timeout_s)
-    _place(source, folder)
+    _check_repository(control, repository)
+    stage = folder.with_name(f".new-{number}-{os.getpid()}")
     began = time.monotonic()
     try:
+        with _writing(folder):
+            stage.mkdir()
+            shutil.copytree(source, stage, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            stage.rename(folder)  # the server sees a whole version or none
+        began = time.monotonic()
         control.load(name, timeout_s=timeout_s)
-        after = _await(control, name, number, deadline=began + timeout_s)
+        after = _await(control, name, number)
     except BaseException as error:
-        _roll_back(control, name, folder, before, timeout_s)
+        if stage.exists():  # so that the new version has not got its name
+            shutil.rmtree(stage, ignore_errors=True)
+        elif folder.exists():
+            _roll_back(control, name, folder, before, timeout_s)
         if isinstance(error, LoadFailed):
             raise LoadFailed(error.message, hint=f"version {number} is taken away again; {error.hint}") from error
         raise
@@ -90,9 +105,64 @@ def _find(repository: Path, name: str, source: Path) -> Model:
         raise TrtbuildError(f"{repository / model.file}: {model.syntax_error}", hint="`trtbuild lint` explains")
     if source.resolve().is_relative_to((repository / name).resolve()):
         raise UsageError(f"{source} lies in the model itself", hint="name a folder outside the repository")
-    if model.config.backend == "python" and not model.config.default_model_filename and not (source / "model.py").is_file():  # fmt: skip
-        raise UsageError(f"{source} has no model.py, and {name} is a Python model", hint="the server would wait for it for minutes")  # fmt: skip
+    _check_kind(repository, model, source)
     return model
+
+
+def _check_kind(repository: Path, model: Model, source: Path) -> None:
+    """Refuse a folder that is no version of this model: it would not load, or load something else than what lies in it."""
+    if (source / CONFIG).is_file():
+        raise UsageError(f"{source} is a model, not a version of one", hint=f"name its version folder, such as {source / '1'}")  # fmt: skip
+    if model.config.backend == "python" and not model.config.default_model_filename and not (source / "model.py").is_file():  # fmt: skip
+        raise UsageError(f"{source} has no model.py, and {model.folder} is a Python model", hint="the server would wait for it for minutes")  # fmt: skip
+    engine = model.config.parameters["gpt_model_path"].string_value if "gpt_model_path" in model.config.parameters else ""  # fmt: skip
+    if model.runs_engine and engine and any(source.glob("*.engine")):
+        raise UsageError(
+            f"{source} has an engine, and every version of {model.folder} loads that of gpt_model_path, {engine}",
+            hint="another engine takes another gpt_model_path, and so a restart of the server",
+        )
+    if not model.versions:
+        return
+    old = repository / model.folder / max(model.versions, key=int)
+    was, becomes = _marks(old), _marks(source)
+    if was != becomes:
+        raise UsageError(
+            f"{source} has {' and '.join(becomes) or 'none of what makes a version'}, and {old} has {' and '.join(was) or 'none of it'}",
+            hint="a new version must be of the kind of the old one; config.pbtxt is that of the old one, too",
+        )
+
+
+def _marks(folder: Path) -> list[str]:
+    return [what for pattern, what in _MARKS.items() if any(folder.glob(pattern))]
+
+
+def _served(control: ModelControl, repository: Path, model: Model) -> list[int]:
+    """Return the versions of a model that the server has ready, if what it serves can be what lies here."""
+    states = control.states()
+    ready = sorted(version for version, state in states.get(model.folder, {}).items() if state == "READY")
+    if not ready:
+        raise UsageError(f"{model.folder} is not ready on {control.address}", hint=_OTHER)
+    foreign = [version for version in ready if str(version) not in model.versions]
+    if foreign:
+        raise UsageError(
+            f"the server at {control.address} serves version {', '.join(map(str, foreign))} of {model.folder}, which {repository} does not have",
+            hint=_OTHER,
+        )
+    return ready
+
+
+def _check_repository(control: ModelControl, repository: Path) -> None:
+    """See that the server's repository is this one: its index lists the folders that lie there when it is asked, so an empty one shows, and loads nothing."""
+    sign = repository / f".trtbuild-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with _writing(sign):
+            sign.mkdir()
+        is_seen = sign.name in control.states()
+    finally:
+        if sign.exists():
+            sign.rmdir()
+    if not is_seen:
+        raise UsageError(f"the server at {control.address} does not serve {repository}", hint=_OTHER)
 
 
 def _number(model: Model, version: int | None) -> int:
@@ -117,25 +187,20 @@ def _check_permission(control: ModelControl, name: str, timeout_s: float) -> Non
     control.load(name, timeout_s=timeout_s)
 
 
-def _place(source: Path, folder: Path) -> None:
-    """Copy the files next to their place, and rename: the server sees a whole version or none."""
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """Say of what cannot be written where it should have been."""
     try:
-        stage = Path(tempfile.mkdtemp(prefix=f".new-{folder.name}-", dir=folder.parent))
-        try:
-            shutil.copytree(source, stage, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-            stage.chmod(source.stat().st_mode)
-            stage.rename(folder)
-        except BaseException:
-            shutil.rmtree(stage, ignore_errors=True)
-            raise
+        yield
     except (OSError, shutil.Error) as error:
-        raise TrtbuildError(f"cannot write {folder}: {error}", hint="the repository must be writable, and the disk have room") from error  # fmt: skip
+        raise TrtbuildError(f"cannot write {place}: {error}", hint="the repository must be writable, and the disk have room") from error  # fmt: skip
 
 
-def _await(control: ModelControl, name: str, number: int, *, deadline: float) -> list[int]:
+def _await(control: ModelControl, name: str, number: int) -> list[int]:
+    deadline = time.monotonic() + _INDEX_S
     while number not in (ready := control.ready_versions(name)):
         if time.monotonic() >= deadline:
-            raise LoadFailed(f"version {number} of {name} is not ready in time; ready: {ready}", hint="--timeout gives it more time")  # fmt: skip
+            raise LoadFailed(f"the server loaded {name} and does not serve version {number}; ready: {ready}", hint=_OTHER)  # fmt: skip
         time.sleep(_POLL_S)
     return ready
 

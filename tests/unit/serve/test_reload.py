@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +19,7 @@ import pytest
 from serve_helpers import request
 
 from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.serve import model_control
 from trtbuild.serve.model_control import LoadFailed, ModelControl
 from trtbuild.serve.reload import swap
 from trtbuild.serve.supervisor import Server
@@ -184,3 +191,115 @@ def test_a_folder_without_the_model_is_refused(models: Path, tmp_path: Path) -> 
 def test_explicit_model_control_is_for_loopback_only(models: Path) -> None:
     with pytest.raises(UsageError, match="whoever reaches it could load models"):
         Server(models, address="0.0.0.0", model_control="explicit")
+
+
+def below(folder: Path) -> list[str]:
+    """Return everything in a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("ready", [1, 2])
+def test_another_repository_than_the_servers_is_refused_and_nothing_is_written(
+    models: Path, tmp_path: Path, cli: Cli, ready: int
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(models, other)
+    if ready == 2:
+        (models / "says" / "1").rename(models / "says" / "2")
+    before = below(other)
+    source = write_version(tmp_path / "new", 2)
+    with Server(models, model_control="explicit") as server:
+        began = time.monotonic()
+        code, out, err = cli("reload", "says", "--repository", other, "--from", source, "--url", server.http_url)
+        assert time.monotonic() - began < 30
+    assert (code, out) == (2, "")
+    assert ("does not serve" if ready == 1 else "serves version 2 of says") in err
+    assert "must be the repository that this server serves" in err
+    assert below(other) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_reload_takes_its_version_away(models: Path, tmp_path: Path, number: signal.Signals) -> None:
+    began = tmp_path / "began"
+    source = write_version(tmp_path / "new", 2, f"open({str(began)!r}, 'w').close(); time.sleep(3)")
+    with Server(models, model_control="explicit") as server:
+        command = [sys.executable, "-m", "trtbuild", "reload", "says", "--repository", models, "--from", source, "--url", server.http_url]  # fmt: skip
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            while not began.exists():
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)
+        assert (process.returncode, err.strip()) == (130, "interrupted")
+        assert sorted(path.name for path in (models / "says").iterdir()) == ["1", "config.pbtxt"]
+        assert ModelControl(server.http_url).ready_versions("says") == [1]
+
+
+def test_the_grpc_port_is_told_from_the_http_port(models: Path, tmp_path: Path, cli: Cli) -> None:
+    source = write_version(tmp_path / "new", 2)
+    with Server(models, model_control="explicit") as server:
+        code, _, err = cli("reload", "says", "--repository", models, "--from", source, "--url", server.grpc_url)
+    assert (code, "it is a gRPC port" in err, err.replace("\n", "").isprintable()) == (2, True, True), err
+
+
+def test_a_server_of_another_kind_is_told_in_printable_words(models: Path, tmp_path: Path, cli: Cli) -> None:
+    source = write_version(tmp_path / "new", 2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"\x1b[31mSSH-2.0\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"127.0.0.1:{listener.getsockname()[1]}"
+        code, _, err = cli("reload", "says", "--repository", models, "--from", source, "--url", url)
+        thread.join()
+    assert (code, "does not speak HTTP/1.1" in err, "gRPC" in err, "\x1b" in err) == (2, True, False, False), err
+
+
+@pytest.mark.parametrize("answer", [{"models": []}, [{"version": "1"}], [{"name": "says", "version": "x"}]])
+def test_an_index_of_another_form_is_refused(monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+    monkeypatch.setattr(model_control.ModelControl, "_ask", lambda *_, **__: (200, answer))
+    with pytest.raises(TrtbuildError, match="has no index of its repository"):
+        ModelControl("127.0.0.1:1").states()
+
+
+def test_a_load_that_does_not_bring_the_version_is_a_failure(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtbuild.serve.reload._INDEX_S", 0.2)
+    monkeypatch.setattr(ModelControl, "load", lambda *_, **__: None)
+    source = write_version(tmp_path / "new", 2)
+    with Server(models, model_control="explicit") as server, pytest.raises(LoadFailed, match="does not serve version 2"):  # fmt: skip
+        swap(ModelControl(server.http_url), models, "says", source, timeout_s=30)
+    assert not (models / "says" / "2").exists()
+
+
+ENGINE_CONFIG = """
+name: "core"
+backend: "tensorrtllm"
+parameters { key: "gpt_model_path" value: { string_value: "/engines/1" } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["config.pbtxt", "1/model.py"], "is a model, not a version of one"),
+        (["model.py"], "has Python code, and .* has none of it"),
+        (["config.json", "rank0.engine"], "loads that of gpt_model_path, /engines/1"),
+        (["model.py", "model.yaml"], "has Python code and settings of the LLM API, and"),
+    ],
+)
+def test_a_version_of_another_kind_is_refused(models: Path, tmp_path: Path, files: list[str], message: str) -> None:
+    (models / "core" / "1").mkdir(parents=True)
+    (models / "core" / "config.pbtxt").write_text(ENGINE_CONFIG, encoding="utf-8")
+    for name in files:
+        file = tmp_path / "new" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=message):
+        swap(ModelControl("127.0.0.1:1"), models, "core", tmp_path / "new", timeout_s=1)
