@@ -43,6 +43,7 @@ def serve(
     from trtbuild.printable import printable
     from trtbuild.serve import keeping
     from trtbuild.serve.defaults import listen_settings
+    from trtbuild.serve.launch.obstacles import clear
     from trtbuild.serve.launch.prepare import prepare
     from trtbuild.serve.launch.run import Run, server_for
     from trtbuild.serve.report import announce
@@ -61,10 +62,11 @@ def serve(
         announce(running, as_json=as_json)
 
     where = listen_settings(repo, **listen)
-    plan, way = prepare(repo, launch, where, server=server, grace_s=grace, ready_timeout_s=ready_timeout)
+    plan, way, obstacles = prepare(repo, launch, where, server=server, grace_s=grace, ready_timeout_s=ready_timeout)
     if launch.dry_run or launch.output or not way.runs:
-        present(plan, way, launch, as_json=as_json)
+        present(plan, way, launch, obstacles, as_json=as_json)
         return
     made = server_for(plan, way, Run(repo, server, log_path, echo, model_control))
+    clear(obstacles)
     with stop_signals_interrupt():
         keeping.keep(made, restarts=restarts, on_ready=tell)

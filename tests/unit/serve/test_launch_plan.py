@@ -39,8 +39,10 @@ parameters { key: "gpt_model_path" value: { string_value: "%s" } }
 
 
 def write_engine(folder: Path, *, tp: int = 1, pp: int = 1, version: str = "1.2.1", **built: Any) -> Path:
-    """Write the folder of an engine, and what a manifest says about its build."""
+    """Write the folder of an engine, whole as far as names go, and what a manifest says about its build."""
     folder.mkdir(parents=True)
+    for rank in range(tp * pp):
+        (folder / f"rank{rank}.engine").write_bytes(b"engine")
     mapping = {"tp_size": tp, "pp_size": pp, "world_size": tp * pp}
     config = {"version": version, "pretrained_config": {"mapping": mapping}, "build_config": {"max_batch_size": 4}}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

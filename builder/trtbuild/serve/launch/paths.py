@@ -65,7 +65,7 @@ def seen_as(path: Path, mounts: Sequence[Mount]) -> str:
 
 
 def _infer(path: str, root: Path) -> Mount:
-    for target, tail in _splits(PurePosixPath(path)):
+    for target, tail in splits(PurePosixPath(path)):
         if tail.parts and (root / tail).exists():
             return Mount(str(root), str(target))
     if Path(path).exists():
@@ -77,7 +77,7 @@ def _infer(path: str, root: Path) -> Mount:
     )
 
 
-def _splits(path: PurePosixPath) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
+def splits(path: PurePosixPath) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
     """Yield (front, tail) of a path, the longest tail first; the front is never the root folder."""
     for front in reversed(path.parents):
         if len(front.parts) > 1:

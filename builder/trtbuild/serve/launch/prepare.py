@@ -9,9 +9,10 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.serve.defaults import Listen
 from trtbuild.serve.launch.facts import read_facts
 from trtbuild.serve.launch.make import Wanted, make_plan
+from trtbuild.serve.launch.obstacles import Obstacle, damages, lacking
 from trtbuild.serve.launch.plan import LaunchPlan
 from trtbuild.serve.launch.ways import WAYS, Way
-from trtbuild.serve.locate import SYSTEM_SERVER, find_server
+from trtbuild.serve.locate import SYSTEM_SERVER, ServerInstall, find_server
 from trtbuild.serve.ports import resolve
 
 
@@ -32,8 +33,8 @@ class Options(Protocol):
 
 def prepare(
     repository: Path, options: Options, where: Listen, *, server: Path | None, grace_s: float, ready_timeout_s: float | None
-) -> tuple[LaunchPlan, Way]:  # fmt: skip
-    """Return the plan of a launch, and how it is carried out.
+) -> tuple[LaunchPlan, Way, list[Obstacle]]:  # fmt: skip
+    """Return the plan of a launch, how it is carried out, and what would make it fail.
 
     Raises:
         UsageError: what was typed is not possible.
@@ -43,16 +44,18 @@ def prepare(
     if way.place.as_caller and 0 in where.ports.named().values():
         where = Listen(where.address, resolve(where.address, where.ports))
     facts = read_facts(repository, engine=options.engine)
-    binary = _binary(server) if way.place.as_caller else SYSTEM_SERVER
+    install = _install(server) if way.place.as_caller else None
+    binary = install.binary if install else SYSTEM_SERVER
     wanted = options.wanted(where, grace_s=grace_s, ready_timeout_s=ready_timeout_s, binary=binary)
-    return make_plan(facts, wanted, way.place), way
+    plan = make_plan(facts, wanted, way.place)
+    return plan, way, [*damages(facts, options.engine), *(lacking(facts, install) if install else [])]
 
 
-def _binary(server: Path | None) -> Path:
-    """Return the server that would run; where there is none, that of NVIDIA's containers."""
+def _install(server: Path | None) -> ServerInstall | None:
+    """Return the server that would run; None where there is none, and the plan is for that of NVIDIA's containers."""
     try:
-        return find_server(server).binary
+        return find_server(server)
     except TrtbuildError:
         if server is not None:
             raise
-        return SYSTEM_SERVER
+        return None
