@@ -136,6 +136,24 @@ def nearest(kind: Kind, name: str, *, target: str, sm: int) -> Iterator[Way]:
             yield Way(f"the nearest that does is {kind.option} {other}", {kind.place: other}, "format")
 
 
+def require_listed(gpu: Gpu, *, hint: str = "", ways: Iterable[Way] = ()) -> None:
+    """Return when TensorRT-LLM runs on a GPU.
+
+    Args:
+        gpu: that will serve.
+        hint, ways: what helps otherwise.
+
+    Raises:
+        UsageError: it is older than all that TensorRT-LLM lists.
+    """
+    if gpu.sm < OLDEST_SM:
+        raise UsageError(
+            f"TensorRT-LLM does not run on {gpu}: it lists no GPU below SM{OLDEST_SM} (Volta was removed in 0.16)",
+            hint=hint,
+            ways=ways,
+        )
+
+
 def check_hardware(gpu: str | None, *, target: str, schemes: Iterable[str], kv_cache: str) -> list[str]:
     """Return warnings about formats that are not documented for a GPU.
 
@@ -151,11 +169,7 @@ def check_hardware(gpu: str | None, *, target: str, schemes: Iterable[str], kv_c
     if gpu is None or target == "reference":
         return []
     found = find_gpu(gpu, UsageError)
-    if found.sm < OLDEST_SM:
-        raise UsageError(
-            f"TensorRT-LLM does not run on {found}: it lists no GPU below SM{OLDEST_SM} (Volta was removed in 0.16)",
-            ways=[Way("--target reference runs on the CPU", {"target": "reference"})],
-        )
+    require_listed(found, ways=[Way("--target reference runs on the CPU", {"target": "reference"})])
     notes = [note for scheme in dict.fromkeys(schemes) for note in _check(SCHEME, scheme, found, target)]
     notes += _check(KV_CACHE, kv_cache, found, target)
     return notes + ([NOTES[found.sm]] if found.sm in NOTES else [])

@@ -10,6 +10,7 @@ from typing import Any
 from trtbuild import manifest, spec
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.gpus import Gpu, find_gpu
+from trtbuild.hardware import require_listed
 from trtbuild.init_file import render
 from trtbuild.initialize import nested
 from trtbuild.limits import resolve_limits
@@ -74,10 +75,11 @@ def migrate(
         gpu: where it will be served.
 
     Raises:
-        UsageError: the source is none of these or is migrated already, the release has no LLM API, or the model's folder is not known.
+        UsageError: the source is none of these or is migrated already, the release has no LLM API, TensorRT-LLM does not run on the GPU, or the model's
+            folder is not known.
         TrtbuildError: a file cannot be read.
     """
-    chosen = find_gpu(gpu, UsageError) if gpu is not None else None
+    chosen = _gpu(gpu)
     if is_repository(source):
         rows, path, old = _of_repository(source, engine, chosen)
         found_model = model or path
@@ -90,22 +92,38 @@ def migrate(
     else:
         deployment = _load(source)
         old = deployment.tensorrt_llm
-        rows = list(
-            deployment_rows(
-                deployment, chosen or (find_gpu(deployment.hardware.gpu) if deployment.hardware.gpu else None)
-            )
-        )
+        rows = list(deployment_rows(deployment, chosen or _gpu(deployment.hardware.gpu)))
         if model is not None:
             rows = [replace(row, new_value=str(model.absolute())) if row.new == "model.path" else row for row in rows]
+        if chosen is not None:
+            rows = [_on(chosen, row, deployment.hardware.gpu) for row in rows]
     new, row = _release(release, old)
     rows = [*([row] if row else []), *(_in_release(row, new) for row in rows)]
     settings = _settings(rows)
-    if gpu is not None:
-        settings["hardware.gpu"] = gpu
+    if chosen is not None:
+        settings["hardware.gpu"] = chosen.name
     if release is not None or old is not None:
         settings["tensorrt_llm"] = new.name
     migrated = spec.parse(nested({**settings, "target": "pytorch"}), origin=f"migration of {source}")
     return Migration(migrated, new, tuple(rows))
+
+
+def _gpu(typed: str | None) -> Gpu | None:
+    """Return the GPU that will serve, which TensorRT-LLM must run on."""
+    if typed is None:
+        return None
+    found = find_gpu(typed, UsageError)
+    require_listed(found, hint="name the GPU that will serve with --gpu")
+    return found
+
+
+def _on(chosen: Gpu, row: Row, before: str | None) -> Row:
+    """Return what becomes of a setting where another GPU is to serve than the one it was written for."""
+    if row.new == "hardware.gpu":
+        return replace(row, new_value=chosen.name)
+    if row.new == "hardware.memory_bytes" and (before is None or find_gpu(before) != chosen):
+        return Row("dropped", row.old, row.value, note=f"it was that of {before or 'another GPU'}; --gpu {chosen.name} has its own")  # fmt: skip
+    return row
 
 
 def write(migration: Migration, output: Path, *, llm_api: Path | None, force: bool) -> None:
@@ -216,7 +234,7 @@ def _release(asked: str | None, old: str | None) -> tuple[Release, Row | None]:
             raise UsageError(
                 f"TensorRT-LLM {release} has no LLM API with the PyTorch backend", hint=f"use one of {names}"
             )
-        return release, None
+        return release, Row("taken", "tensorrt_llm", old, "tensorrt_llm", release.name) if old is not None else None
     new = find_release(DEFAULT)
     if old is None:
         return new, None

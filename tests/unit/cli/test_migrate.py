@@ -464,3 +464,38 @@ def test_the_result_has_arguments_in_every_release(
     code, _, err = cli("migrate", repository(engine=ENGINE, **PARAMETERS), "--model", make_model(), *options)
     assert code == 0, err
     assert yaml.safe_load((tmp_path / "llm_api.yaml").read_text())["tensor_parallel_size"] == 2
+
+
+def write_deployment(folder: Path, hardware: str, target: str = "tensorrt") -> Path:
+    file = folder / "engines.yaml"
+    file.write_text(f"model: {{path: {folder}}}\ntarget: {target}\ntensorrt_llm: 0.17.0\nhardware: {hardware}\n")
+    return file
+
+
+def test_what_options_say_is_what_a_setting_becomes(tmp_path: Path) -> None:
+    file = write_deployment(tmp_path, "{gpu: h100, memory_bytes: 70000000000, count: 2}")
+    found = migrate(file, gpu="NVIDIA B200", release="1.1", model=tmp_path / "model")
+    settings = {each.new: each.new_value for each in found.rows if each.verdict == "taken"}
+    assert settings["hardware.gpu"] == found.deployment.hardware.gpu == "b200"
+    assert settings["tensorrt_llm"] == found.deployment.tensorrt_llm == "1.1.0"
+    assert settings["model.path"] == found.deployment.model.path == str(tmp_path / "model")
+    assert found.deployment.hardware.memory_bytes is None
+    assert "it was that of h100" in row(found, "hardware.memory_bytes").note
+
+
+def test_the_same_gpu_keeps_its_memory(tmp_path: Path) -> None:
+    found = migrate(write_deployment(tmp_path, "{gpu: h100, memory_bytes: 70000000000}"), gpu="H100")
+    assert found.deployment.hardware.memory_bytes == 70_000_000_000
+
+
+@pytest.mark.parametrize("gpu", ["t4", "v100", "sm75"])
+def test_a_gpu_that_tensorrt_llm_does_not_run_on_is_refused(tmp_path: Path, cli: Cli, gpu: str) -> None:
+    file = write_deployment(tmp_path, "{gpu: h100}")
+    code, _, err = cli("migrate", file, "--gpu", gpu, "-o", tmp_path / "new.yaml")
+    assert (code, f"TensorRT-LLM does not run on {gpu}" in err) == (2, True), err
+    assert not (tmp_path / "new.yaml").exists()
+    old = write_deployment(tmp_path, f"{{gpu: {gpu}}}", target="reference")
+    with pytest.raises(UsageError, match="does not run on") as failure:
+        migrate(old)
+    assert "--gpu" in failure.value.hint
+    assert migrate(old, gpu="l40s").deployment.hardware.gpu == "l40s"
