@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +57,14 @@ def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def stdout_width() -> int | None:
+    """Return the characters that fit in a line of stdout: of the terminal or as COLUMNS says; None without either, as in a pipe or a file."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return int(said)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_json(value: Any) -> None:

@@ -20,6 +20,7 @@ def architectures(as_markdown: bool, by_gpu: bool, as_json: bool, quiet: bool) -
         _gpus(as_markdown=as_markdown, as_json=as_json)
         return
     from trtbuild import support
+    from trtbuild.cli.ruled import print_table
     from trtbuild.console import print_json
 
     if as_json:
@@ -34,6 +35,7 @@ def architectures(as_markdown: bool, by_gpu: bool, as_json: bool, quiet: bool) -
 
 def _gpus(*, as_markdown: bool, as_json: bool) -> None:
     from trtbuild import hardware_table
+    from trtbuild.cli.ruled import print_table
     from trtbuild.console import print_json
 
     if as_json:
@@ -48,17 +50,3 @@ def _gpus(*, as_markdown: bool, as_json: bool) -> None:
         click.echo(f"({number}) {reason}")
     for line in hardware_table.names():
         click.echo(line)
-
-
-def print_table(header: list[str], cells: list[list[str]]) -> None:
-    """Print a table on stdout."""
-    from rich.table import Table
-
-    from trtbuild.console import stdout_console
-
-    table = Table()
-    for name in header:
-        table.add_column(name, overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    stdout_console().print(table)

@@ -22,7 +22,7 @@ def diff(a: Path, b: Path, as_json: bool, quiet: bool) -> None:
     Compared are the models, their tensors, parameters, scheduling, ensemble wiring and every file. The order of fields, formatting, comments
     and defaults that are spelled out do not count; YAML and JSON files count by what they say.
     """
-    from trtbuild.cli.ruled import ruled
+    from trtbuild.cli.ruled import print_table
     from trtbuild.console import print_json, print_text
     from trtbuild.errors import CheckFailed
     from trtbuild.repo.difference import compare
@@ -35,7 +35,7 @@ def diff(a: Path, b: Path, as_json: bool, quiet: bool) -> None:
         print_json({"a": str(left.absolute()), "b": str(right.absolute()), "same": not found, "differences": found})
     elif differences:
         rows = [(each.model, each.aspect, each.what, each.a or "-", each.b or "-") for each in differences]
-        click.echo(ruled(("model", "aspect", "what", "A", "B"), rows))
+        print_table(("model", "aspect", "what", "A", "B"), rows)
     else:
         print_text(f"{a} and {b} are the same")
     if differences:

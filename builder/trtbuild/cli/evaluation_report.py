@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trtbuild.cli.ruled import print_table
 from trtbuild.console import print_json, stdout_console
 from trtbuild.evaluate.limits import Check, explain
 from trtbuild.evaluate.page import number
 from trtbuild.evaluate.report import Evaluation, to_json
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 #: Layers listed, the worst first.
 _LISTED = 5
@@ -31,47 +27,48 @@ def print_evaluation(evaluation: Evaluation, checks: tuple[Check, ...], *, as_js
         f"{quality.quantized_perplexity:.4f}, the source's {quality.source_perplexity:.4f}",
         soft_wrap=True,
     )
-    _print_checks(console, checks)
-    _print_layers(console, evaluation)
+    _print_checks(checks)
+    _print_layers(evaluation)
     if evaluation.tasks:
-        _print_tasks(console, evaluation)
+        _print_tasks(evaluation)
     reason = explain(evaluation, checks)
     judged = any(check.limit is not None for check in checks)
     verdict = Text("passed", "green") if judged else "no limit was set, so nothing was judged; `--help` lists them"
     console.print(Text.assemble(("failed", "red"), f": {reason}") if reason else verdict, soft_wrap=True)
 
 
-def _print_checks(console: Console, checks: tuple[Check, ...]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for column in ("metric", "value", "limit", ""):
-        table.add_column(column, justify="right" if column in ("value", "limit") else "left")
-    for check in checks:
-        limit = f"{check.kind} {check.limit:g}" if check.limit is not None else "-"
-        table.add_row(check.name, number(check.value), limit, "" if check.passed else Text("failed", "red"))
-    console.print(table)
-
-
-def _print_layers(console: Console, evaluation: Evaluation) -> None:
-    from rich.table import Table
-
-    table = Table(title="largest errors of their own")
-    for column in ("layer", "own error", "accumulated", "first linear to look at"):
-        table.add_column(column, justify="right" if "error" in column or column == "accumulated" else "left")
-    for layer in evaluation.worst[:_LISTED]:
-        table.add_row(layer.name, number(layer.own), number(layer.accumulated), layer.worst_linear or "")
-    console.print(table)
+def _print_checks(checks: tuple[Check, ...]) -> None:
+    rows = [
+        (
+            check.name,
+            number(check.value),
+            f"{check.kind} {check.limit:g}" if check.limit is not None else "-",
+            "" if check.passed else "failed",
+        )
+        for check in checks
+    ]
+    print_table(("metric", "value", "limit", ""), rows, align="<>><")
 
 
-def _print_tasks(console: Console, evaluation: Evaluation) -> None:
-    from rich.table import Table
+def _print_layers(evaluation: Evaluation) -> None:
+    rows = [
+        (layer.name, number(layer.own), number(layer.accumulated), layer.worst_linear or "")
+        for layer in evaluation.worst[:_LISTED]
+    ]
+    columns = ("layer", "own error", "accumulated", "first linear to look at")
+    print_table(columns, rows, align="<>><", title="largest errors of their own")
 
-    table = Table(title="tasks of lm-eval")
-    for column in ("task", "metric", "source", "quantized", "standard error"):
-        table.add_column(column, justify="left" if column in ("task", "metric") else "right")
-    for score in evaluation.tasks:
-        error = "" if score.stderr is None else number(score.stderr)
-        table.add_row(score.task, score.metric, number(score.source), number(score.quantized), error)
-    console.print(table)
+
+def _print_tasks(evaluation: Evaluation) -> None:
+    rows = [
+        (
+            score.task,
+            score.metric,
+            number(score.source),
+            number(score.quantized),
+            "" if score.stderr is None else number(score.stderr),
+        )
+        for score in evaluation.tasks
+    ]
+    columns = ("task", "metric", "source", "quantized", "standard error")
+    print_table(columns, rows, align="<<>>>", title="tasks of lm-eval")

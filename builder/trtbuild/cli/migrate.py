@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli.options import common, force, json_output
-from trtbuild.console import print_json, print_text, stdout_console
+from trtbuild.cli.ruled import print_table
+from trtbuild.console import print_json, print_text
 
 if TYPE_CHECKING:
     from trtbuild.migrate.run import Migration
@@ -65,8 +66,6 @@ def migrate(
 
 
 def _print_rows(migration: Migration) -> None:
-    from rich.table import Table
-
     for verdict, title in _TITLES.items():
         rows = [row for row in migration.rows if row.verdict == verdict]
         if not rows:
@@ -79,7 +78,4 @@ def _print_rows(migration: Migration) -> None:
             "note": [row.note for row in rows],
         }
         shown = {name: cells for name, cells in columns.items() if any(cells)}
-        table = Table(*shown, title=f"{title} ({len(rows)})", title_justify="left")
-        for cells in zip(*shown.values(), strict=True):
-            table.add_row(*cells)
-        stdout_console().print(table)
+        print_table(list(shown), list(zip(*shown.values(), strict=True)), title=f"{title} ({len(rows)})")

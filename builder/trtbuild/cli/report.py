@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtbuild.cli.ruled import ruled
+from trtbuild.cli.ruled import print_table, ruled
 from trtbuild.console import print_json, print_text, stdout_console
 from trtbuild.names import LAYOUTS
 
@@ -83,7 +83,6 @@ def print_verification(report: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    from rich.table import Table
     from rich.text import Text
 
     console = stdout_console()
@@ -91,12 +90,12 @@ def print_verification(report: Mapping[str, Any], *, as_json: bool) -> None:
         said = Text.assemble((finding["file"], "red"), f" {finding['tensor']}: {finding['problem']}")
         console.print(said, soft_wrap=True)
     if report.get("worst"):
-        table = Table(title="furthest from the source")
-        for column in ("tensor", "stage", "largest error", "relative error"):
-            table.add_column(column, justify="left" if column == "tensor" else "right")
-        for row in report["worst"]:
-            table.add_row(row["tensor"], str(row["pp_rank"]), f"{row['max_error']:.3g}", f"{row['relative']:.3g}")
-        console.print(table)
+        rows = [
+            (row["tensor"], str(row["pp_rank"]), f"{row['max_error']:.3g}", f"{row['relative']:.3g}")
+            for row in report["worst"]
+        ]
+        columns = ("tensor", "stage", "largest error", "relative error")
+        print_table(columns, rows, align="<>>>", title="furthest from the source")
     compared = (
         f", {report['exact']} of {report['compared']} weights equal to the source" if "compared" in report else ""
     )

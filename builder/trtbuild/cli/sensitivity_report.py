@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trtbuild.cli.ruled import print_table
 from trtbuild.console import print_json, stdout_console
 
 if TYPE_CHECKING:
@@ -19,23 +20,18 @@ def print_mixture(mixture: Mixture, *, as_json: bool) -> None:
     if as_json:
         print_json(mixture.to_json())
         return
-    from rich.table import Table
-
     console = stdout_console()
     rows = list(zip(mixture.groups, mixture.choice.schemes, strict=True))
     names = list(mixture.groups[0].bits)
     smallest = min(names, key=lambda name: mixture.groups[0].bits[name])
-    table = Table(title=f"most sensitive to {smallest}")
-    table.add_column("linears")
-    for name in names:
-        table.add_column(f"{name}, error", justify="right")
-    table.add_column("chosen")
+    columns = ("linears", *(f"{name}, error" for name in names), "chosen")
+    lines = []
     for group, chosen in sorted(rows, key=lambda row: -row[0].errors[smallest])[:_LISTED]:
         linears = ", ".join(module.rpartition(".")[2] for module in group.modules[:3])
         more = ", ..." if len(group.modules) > 3 else ""
         errors = [f"{group.errors[name]:.2e}" for name in names]
-        table.add_row(f"layer {group.layer}: {linears}{more}", *errors, chosen)
-    console.print(table)
+        lines.append((f"layer {group.layer}: {linears}{more}", *errors, chosen))
+    print_table(columns, lines, align=f"<{'>' * len(names)}<", title=f"most sensitive to {smallest}")
     weights: Counter[str] = Counter()
     for group, chosen in rows:
         weights[chosen] += group.weights

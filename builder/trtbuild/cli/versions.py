@@ -31,13 +31,13 @@ def versions(release: str | None, as_markdown: bool, as_json: bool, quiet: bool)
     elif as_markdown:
         click.echo(table.markdown(), nl=False)
     else:
-        from trtbuild.cli.architectures import print_table
+        from trtbuild.cli.ruled import print_table
 
         cells, notes = table.rows()
-        print_table(list(table.HEADER), cells)
+        print_table(table.HEADER, cells)
         for number, note in enumerate(notes, start=1):
             click.echo(f"({number}) {note}")
-        print_table(list(table.FEATURE_HEADER), table.feature_rows())
+        print_table(table.FEATURE_HEADER, table.feature_rows())
 
 
 def _print_row(found: dict[str, Any]) -> None:
