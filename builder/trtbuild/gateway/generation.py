@@ -20,13 +20,15 @@ from trtbuild_client import Generation
 #: OpenAI's defaults. They are sent, since TensorRT-LLM decodes greedily when it is told nothing, and ignores a temperature
 #: that comes without top_k or top_p.
 _DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+#: The option with which the client cuts an answer.
+_CUT = "stop_words"
 #: Events that wait for the reader of a stream with several answers, before the server has to wait.
 _QUEUE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer to be made: a request of its own to the server."""
+    """One answer to be made: a request of its own to the server, which streams it or not, whatever the caller gets."""
 
     index: int
     prompt: str
@@ -74,7 +76,8 @@ class Generator:
                 options=self._options(ask, can, index % ask.n),
                 tensors=tensors,
                 request_id=f"{stem}-{index}",
-                is_streaming=ask.is_stream and can.can_stream,
+                # The server knows a stop text by some tokens only, so it is looked for here as well, and the answer ended there.
+                is_streaming=(ask.is_stream or bool(ask.stop)) and can.can_stream,
             )
             for index in range(ask.answers)
         ]
@@ -134,8 +137,9 @@ class Generator:
         if self._tokenizer is not None:
             if before is None:
                 before = await self._tokenizer.count(choice.prompt, is_prompt=True)
-            if after is None:
-                after = await self._tokenizer.count(answer.text, is_prompt=False)
+            if after is None or (_CUT in choice.options and not choice.is_streaming):
+                kept = await self._tokenizer.count(answer.text, is_prompt=False)
+                after = kept if after is None else min(after, kept)
         yield Finished(
             index=choice.index,
             text=answer.text,
@@ -182,7 +186,7 @@ class Generator:
         options: dict[str, Any] = {**defaults, **ask.sampling}
         options["max_tokens"] = ask.max_tokens or self._settings.default_max_tokens
         if ask.stop:
-            options["stop_words"] = list(ask.stop)
+            options[_CUT] = list(ask.stop)
         if ask.seed is not None:
             options["seed"] = ask.seed + number
         elif can.has("seed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,18 @@ def test_fields_follow_the_stated_rule(read: Any) -> None:
     misspelt = refusal(read, {**body, "max_tokns": 3})
     assert misspelt.code == "unknown_parameter" and "did you mean 'max_tokens'" in misspelt.message
     assert read({**body, "max_tokens": None}) == plain
+
+
+def test_the_documentation_lists_the_fields_of_each_endpoint() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+    table = page.partition("| Endpoint | Fields |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("|") and "---" not in line]
+    said = {name.strip(" `"): {*re.findall(r"`(\w+)`", cell)} for name, cell in rows}
+    both = said.pop("both") - {"include_usage"}
+    assert {path: both | names for path, names in said.items()} == {
+        "/v1/chat/completions": {*requests._Chat.__struct_fields__},
+        "/v1/completions": {*requests._Completion.__struct_fields__},
+    }
 
 
 def test_the_documentation_names_every_field_that_is_ignored_or_refused() -> None:

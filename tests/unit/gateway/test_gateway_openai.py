@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import BadRequestError, NotFoundError
-from tests.unit.client.fake_triton import data, end, fp32, int32, tokens
+from tests.unit.client.fake_triton import Session, data, end, fp32, int32, tokens
 from tests.unit.gateway.running import Running, Triton, running, write_template
 from tests.unit.templates import tiny_tokenizers
 
@@ -118,6 +119,42 @@ def test_an_answer_ends_before_a_stop_text(gateway: Running, stream: bool) -> No
         choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
     assert "".join(choice.text for choice in choices) == " the sky is bl"
     assert choices[-1].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_counts_the_tokens_up_to_a_stop_text_and_the_rest_is_not_waited_for(triton: Triton, stream: bool) -> None:
+    counted = [data(text, num_output_tokens=int32(1), num_input_tokens=int32(5)) for text in (" a", " b E", "ND c", " d")]  # fmt: skip
+
+    def script(_request: Any, session: Session) -> Iterator[Any]:
+        yield from counted
+        session.hold()
+
+    triton.scripts["ensemble"] = script
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
+    with running(triton.address) as gateway, gateway.openai() as client:
+        answer: Any = client.completions.create(
+            model="ensemble", prompt="x", max_tokens=20, stop="END", stream=stream, **options
+        )
+        parts = list(answer) if stream else [answer]
+    assert "".join(choice.text for part in parts for choice in part.choices) == " a b "
+    assert (parts[-1].usage.prompt_tokens, parts[-1].usage.completion_tokens) == (5, 3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_of_a_whole_answer_that_is_cut_is_counted_by_the_tokenizer(tokenizer_dir: Path, stream: bool) -> None:
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
+    with (
+        running_mock(MockOptions(is_decoupled=False)) as mock,
+        running(mock.grpc, tokenizer_dir=tokenizer_dir) as gateway,
+        gateway.openai() as client,
+    ):
+        answer: Any = client.completions.create(
+            model="ensemble", prompt="x", max_tokens=20, stop="ue bec", stream=stream, **options
+        )
+        usage = (list(answer)[-1] if stream else answer).usage
+        whole = client.completions.create(model="ensemble", prompt="x", max_tokens=20, stop="zebra").usage
+    assert usage.completion_tokens == len(" the sky is bl")
+    assert whole is not None and whole.completion_tokens == 20
 
 
 def scalar(triton: Triton, name: str, kind: str, index: int = -1) -> Any:
