@@ -44,6 +44,15 @@ def test_stop_texts_lengths_and_limits_of_the_model_hold(gateway: Running, deplo
     with gateway.openai(timeout=120) as client:
         stopped = client.completions.create(model="taught", prompt="stop:", max_tokens=LONG, temperature=0, stop="END")
         assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("first ", "stop")
+        text = deployment.text("count:", LONG)
+        half = len(text) // 2
+        asked = {"model": "taught", "prompt": "count:", "max_tokens": LONG, "temperature": 0, "stop": text[half : half + 3]}  # fmt: skip
+        whole = client.completions.create(**asked)
+        parts = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+        assert whole.choices[0].text == "".join(choice.text for part in parts for choice in part.choices)
+        assert whole.choices[0].text == text[: text.index(text[half : half + 3])]
+        assert whole.usage == parts[-1].usage
+        assert whole.usage.completion_tokens < len(deployment.tokenizer(text)["input_ids"])
         short = client.completions.create(model="taught", prompt="count:", max_tokens=5, temperature=0)
         assert short.choices[0].text == deployment.text("count:", 5)
         assert short.choices[0].finish_reason == "length"

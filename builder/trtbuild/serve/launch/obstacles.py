@@ -70,9 +70,10 @@ def _folders(facts: Facts) -> Iterator[Path]:
 
 def _of_build(root: Path, folder: Path) -> list[str]:
     """Return what differs in a folder from what the manifest of its build says."""
-    if not folder.is_relative_to(root) or not (root / integrity.CONFIG).is_file():
+    real = folder.resolve()  # as the root is
+    if not real.is_relative_to(root) or not (root / integrity.CONFIG).is_file():
         return []
-    under = f"{folder.relative_to(root)}/"
+    under = f"{real.relative_to(root)}/"
     try:
         stages = integrity.held(root).values()
     except TrtbuildError as error:
