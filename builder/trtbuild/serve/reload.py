@@ -19,6 +19,8 @@ from pathlib import Path
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.lint.repository import CONFIG, Model, read_repository
+from trtbuild.repo.proto import ConfigSyntaxError, parse_config
+from trtbuild.serve.launch.paths import PATH_ENDINGS
 from trtbuild.serve.model_control import LoadFailed, ModelControl
 
 log = logging.getLogger(__name__)
@@ -106,6 +108,7 @@ def _find(repository: Path, name: str, source: Path) -> Model:
     if source.resolve().is_relative_to((repository / name).resolve()):
         raise UsageError(f"{source} lies in the model itself", hint="name a folder outside the repository")
     _check_kind(repository, model, source)
+    _check_config(repository, model, source.parent / CONFIG)
     return model
 
 
@@ -130,6 +133,27 @@ def _check_kind(repository: Path, model: Model, source: Path) -> None:
             f"{source} has {' and '.join(becomes) or 'none of what makes a version'}, and {old} has {' and '.join(was) or 'none of it'}",
             hint="a new version must be of the kind of the old one; config.pbtxt is that of the old one, too",
         )
+
+
+def _check_config(repository: Path, model: Model, file: Path) -> None:
+    """Refuse a version of a model whose configuration names other files: it is not swapped, so the new version would load those of the old one."""
+    if not file.is_file():
+        return
+    try:
+        new = parse_config(file.read_text(encoding="utf-8"))
+    except (ConfigSyntaxError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: {error}", hint="`trtbuild lint` explains") from error
+    ours = {name: value.string_value for name, value in model.config.parameters.items()}
+    theirs = {name: value.string_value for name, value in new.parameters.items()}
+    changed = [name for name in sorted(ours | theirs) if ours.get(name) != theirs.get(name)]
+    paths = [f"{name} {theirs.get(name)} instead of {ours.get(name)}" for name in changed if name.endswith(PATH_ENDINGS)]  # fmt: skip
+    if paths:
+        raise UsageError(
+            f"{file} has {'; '.join(paths)}, and a new version runs with {repository / model.file}, which is not swapped",
+            hint="other files than those take a restart of the server with the new repository",
+        )
+    if changed:
+        log.warning("%s says otherwise than %s, which is not swapped: %s", file, repository / model.file, ", ".join(changed))  # fmt: skip
 
 
 def _marks(folder: Path) -> list[str]:

@@ -303,3 +303,20 @@ def test_a_version_of_another_kind_is_refused(models: Path, tmp_path: Path, file
         file.write_text("", encoding="utf-8")
     with pytest.raises(UsageError, match=message):
         swap(ModelControl("127.0.0.1:1"), models, "core", tmp_path / "new", timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "refused"),
+    [("gpt_model_path", "/engines/2", True), ("tokenizer_dir", "/x", True), ("max_queue", "3", False)],
+)
+def test_a_version_of_a_model_with_other_paths_is_refused(
+    models: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, parameter: str, value: str, refused: bool
+) -> None:
+    source = write_version(tmp_path / "new" / "says" / "1", 2)
+    text = f'{CONFIG}\nparameters {{ key: "{parameter}" value: {{ string_value: "{value}" }} }}\n'
+    (source.parent / "config.pbtxt").write_text(text, encoding="utf-8")
+    with caplog.at_level("WARNING"), pytest.raises(TrtbuildError) as failure:
+        swap(ModelControl("127.0.0.1:1"), models, "says", source, timeout_s=1)
+    said = failure.value.message if refused else caplog.text
+    assert ("which is not swapped" in said, parameter in said) == (True, True)
+    assert ("no server answers" in failure.value.message) == (not refused)

@@ -12,7 +12,7 @@ from trtbuild.serve.launch.plan import Mount
 from trtbuild.yaml_text import parse_document
 
 #: Endings of names of parameters, and keys of model.yaml, whose values are paths.
-_ENDINGS = ("_path", "_dir")
+PATH_ENDINGS = ("_path", "_dir")
 _KEYS = ("model", "tokenizer", "speculative_model", "speculative_model_dir")
 #: What NVIDIA's images bring along.
 _OF_THE_IMAGE = "/opt/tritonserver"
@@ -24,7 +24,7 @@ def named_paths(repository: Path) -> list[str]:
     """Return the absolute paths that configurations and model.yaml files name, each once."""
     found: dict[str, None] = {}
     for model in read_repository(repository).parsed():
-        values = [value for name, value in model.parameters().items() if name.endswith(_ENDINGS)]
+        values = [value for name, value in model.parameters().items() if name.endswith(PATH_ENDINGS)]
         for name in model.files:
             if name.endswith("/model.yaml"):
                 said: Any = parse_document(
