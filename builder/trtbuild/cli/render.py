@@ -68,9 +68,12 @@ def render(
     from trtbuild.repo.render import render as write
 
     is_build = (source / "trtbuild.yaml").is_file()
-    if output is None and not is_build:
-        raise UsageError("no output folder is given", hint="add -o DIR, or name a build folder as SOURCE")
     deployment = resolve(source, target=target)
+    if output is None and not is_build:
+        raise UsageError(
+            f"{source} is no build folder, and no output folder is given",
+            hint="add -o DIR, or name a build folder as SOURCE",
+        )
     if deployment.target != "tensorrt" and (engine is not None or engine_later):
         raise UsageError(
             f"the target is {deployment.target}, which has no engine",

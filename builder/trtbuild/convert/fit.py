@@ -5,7 +5,7 @@ Source of the rules: checkpoint specification 2.9, 2.14, 2.15 and 4.6, unified s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -36,9 +36,9 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
     _check_overrides(layout)
     _check_mixture(layout, options)
     _check_layers(layout, options)
-    problems = [problem for slot in layout.slots for problem in _problems(layout, slot, options)]
+    problems = _worded(problem for slot in layout.slots for problem in _problems(layout, slot, options))
     if problems:
-        more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        more = f"; and {len(problems) - _LISTED} more reasons" if len(problems) > _LISTED else ""
         raise UsageError(
             f"{layout.scheme.name} does not fit: {'; '.join(problems[:_LISTED])}{more}",
             hint="--exclude the linears named",
@@ -185,7 +185,19 @@ def unmatched(layout: Layout, *, exclude: tuple[str, ...], override: tuple[str, 
     ]
 
 
-def _problems(layout: Layout, slot: Slot, options: ConversionOptions) -> Iterator[str]:
+def _worded(problems: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each reason, with the first linear that has it and the number of the others: layers are alike."""
+    linears: dict[str, list[str]] = {}
+    for reason, module in problems:
+        linears.setdefault(reason, []).append(module)
+    return [
+        reason.format(names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else ""))
+        for reason, names in linears.items()
+    ]
+
+
+def _problems(layout: Layout, slot: Slot, options: ConversionOptions) -> Iterator[tuple[str, str]]:
+    """Yield why a linear does not fit, with {} for its name, and its name."""
     scheme = layout.scheme_of(slot)
     if scheme is None:
         return
@@ -195,16 +207,17 @@ def _problems(layout: Layout, slot: Slot, options: ConversionOptions) -> Iterato
         if name not in options.layouts or form is None or form.codec is None:
             continue
         if slot.rule.is_per_expert and not has_experts:
-            what = "TensorRT engines" if name == "ranks" else "TensorRT-LLM's PyTorch backend"
-            yield f"{what} load no {scheme.name} experts ({slot.parts[0].module})"
+            what = "TensorRT engines load" if name == "ranks" else "TensorRT-LLM's PyTorch backend loads"
+            yield f"{what} no {scheme.name} experts: {{}}", slot.parts[0].module
             continue
         whole = layout.parallel.moe_tp_size if slot.rule.is_per_expert else layout.parallel.tp_size
         tp_size = whole if name == "ranks" else options.serving_tp_size
-        yield from _shape_problems(layout, slot, scheme, tp_size, is_ranks=name == "ranks")
+        for reason in _shape_problems(layout, slot, scheme, tp_size, is_ranks=name == "ranks"):
+            yield reason, slot.parts[0].module
 
 
 def _shape_problems(layout: Layout, slot: Slot, scheme: QuantScheme, tp_size: int, *, is_ranks: bool) -> Iterator[str]:
-    module, (_, columns) = slot.parts[0].module, slot.parts[0].shape
+    _, columns = slot.parts[0].shape
     codec = scheme.ranks.codec if is_ranks and scheme.ranks else scheme.unified.codec if scheme.unified else None
     assert codec is not None
     is_cut = any(piece.cut.axis for piece in layout.pieces(slot, 0)) if is_ranks else _is_row_parallel(layout, slot)
@@ -213,17 +226,17 @@ def _shape_problems(layout: Layout, slot: Slot, scheme: QuantScheme, tp_size: in
     if group == 1 and codec.packing == (1, 1):
         return  # what has no groups can be cut wherever the model can
     if columns % group or inside % group or (is_cut and columns % tp_size):
-        yield f"{module} has {columns} inputs, {inside} per rank at tp={tp_size}, not a multiple of the group size {group}"
+        yield f"{{}} has {columns} inputs, {inside} per rank at tp={tp_size}, not a multiple of the group size {group}"
         return
     packed_rows, packed_columns = codec.packing
     rows = [piece.cut.rows(slot.parts[piece.number].shape) for piece in layout.pieces(slot, 0)]
     if any(count % packed_rows for count in rows) or inside % packed_columns:
-        yield f"{module} has an odd number of outputs on a rank ({rows}), and two share a byte"
+        yield f"{{}} has an odd number of outputs on a rank ({rows}), and two share a byte"
         return
     need = scheme.needs_multiple * tp_size
     outputs = sum(rows) // max(len(layout.local_experts(slot, 0)), 1) * (1 if is_cut else tp_size)
     if is_ranks and scheme.needs_multiple > 1 and (columns % need or outputs % need):
-        yield f"{module} is [{outputs}, {columns}], and the loader wants multiples of {need} at tp={tp_size}"
+        yield f"{{}} is [{outputs}, {columns}], and the loader wants multiples of {need} at tp={tp_size}"
 
 
 def _is_row_parallel(layout: Layout, slot: Slot) -> bool:

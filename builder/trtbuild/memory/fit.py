@@ -6,7 +6,7 @@ Field reports EB06 to EB09, EB11 and EB16: a deployment fits when every rank loa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from trtbuild.checks.sizes import MOST_GPU_BYTES
@@ -19,10 +19,14 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a deployment does not fit, and what would make it fit without another plan."""
+    """Why a deployment does not fit, and what would make it fit without another plan: each way begins with its key."""
 
     message: str
-    way_out: str = ""
+    ways: tuple[str, ...] = ()
+
+    def way_out(self, suggested: Collection[str] = ()) -> str:
+        """Return the ways in words, without those whose keys are suggested with a value already."""
+        return " or ".join(way for way in self.ways if way.partition(" ")[0] not in suggested)
 
 
 def gib(nbytes: float) -> str:
@@ -46,7 +50,7 @@ def _too_few_gpus(it: Estimate) -> Iterator[Problem]:
     if count is not None and ranks > count:
         yield Problem(
             f"tp {it.parallel.tp_size} x pp {it.parallel.pp_size} are {ranks} ranks, one GPU each, and hardware.count is {count}",
-            "raise hardware.count, or lower tp_size or pp_size",
+            ("a larger hardware.count, or a smaller tp_size or pp_size",),
         )
 
 
@@ -80,7 +84,7 @@ def _no_sequence(it: Estimate) -> Iterator[Problem]:
     yield Problem(
         f"the KV pool has {it.pool.blocks[group.window]} blocks of {per_block} tokens ({it.pool.limited_by}), "
         f"one sequence of {length} tokens{has_beams} needs {needed}",
-        " or ".join(ways),
+        tuple(ways),
     )
 
 

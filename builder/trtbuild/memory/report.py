@@ -87,10 +87,11 @@ def _pool(it: Estimate) -> dict[str, Any]:
 def fit(it: Estimate, found: list[Suggestion]) -> dict[str, Any]:
     """Return whether it fits (None: not checked), why not, and what would."""
     wrong = problems(it)
+    suggested = {key for each in found if len(each.settings) == 1 for key in each.settings}
     return {
         "checked": it.memory_bytes is not None,
         "fits": False if wrong else True if it.memory_bytes is not None else None,
-        "problems": [{"message": each.message, "way_out": each.way_out} for each in wrong],
+        "problems": [{"message": each.message, "way_out": each.way_out(suggested)} for each in wrong],
         "suggestions": [
             {
                 "settings": each.settings,

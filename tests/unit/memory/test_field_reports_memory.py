@@ -149,8 +149,9 @@ def test_eb08_plan_ends_with_3_and_both_ways_out(model: Any, tmp_path: Path, cli
     code, _, err = cli("plan", file)
     assert code == 3
     assert "one sequence of 2560 tokens needs 20" in err
-    fraction = err.partition("free_gpu_memory_fraction >= ")[2].split()[0]
-    longest = err.partition("max_seq_len <= ")[2].split(";")[0].strip()
+    assert err.count("free_gpu_memory_fraction") == err.count("max_seq_len") == 1, "each way once"
+    fraction = err.partition("free_gpu_memory_fraction=")[2].split(";")[0]
+    longest = err.partition("max_seq_len=")[2].split(";")[0].strip()
     for limits, cache in (
         ({"max_seq_len": 2560}, {"free_gpu_memory_fraction": float(fraction)}),
         ({"max_seq_len": int(longest)}, {"free_gpu_memory_fraction": 0.2}),

@@ -331,3 +331,26 @@ def test_planning_a_70b_model_stays_small(written: Any) -> None:
     code, heavy, peak_kib = done.stderr.split()
     assert (code, heavy) == ("0", "-")
     assert int(peak_kib) * 1024 < 80 * 10**6
+
+
+def test_equal_reasons_are_one_sentence_with_the_number_of_linears(written: Any, cli: Cli) -> None:
+    file = written("mixtral-8x7b", quantization={"scheme": "int4_awq"}, parallel={"tp_size": 4}, target="pytorch")
+    code, _, err = cli("plan", file)
+    assert code == 2
+    said = "TensorRT-LLM's PyTorch backend loads no int4_awq experts: model.layers.0.block_sparse_moe.experts.0.w3 (and 63 more)"
+    assert f"int4_awq does not fit: {said}\n" in err
+    file = written("llama2-7b", quantization={"scheme": "int4_awq"}, parallel={"tp_size": 16})
+    code, _, err = cli("plan", file)
+    assert code == 2
+    assert (
+        "model.layers.0.mlp.down_proj (and 31 more) has 11008 inputs, 688 per rank at tp=16, not a multiple of" in err
+    )
+    assert err.count("inputs") == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--instances", 3)])
+def test_a_key_is_suggested_once(written: Any, cli: Cli, options: tuple[object, ...]) -> None:
+    file = written("llama2-7b", limits={"max_seq_len": 4096, "max_batch_size": 1}, hardware={"memory_bytes": 48 * GIB},
+                   kv_cache={"free_gpu_memory_fraction": 0.04})  # fmt: skip
+    code, _, err = cli("plan", file, *options)
+    assert (code, err.count("limits.max_seq_len")) == (3, 1), err

@@ -53,6 +53,22 @@ def test_a_configuration_and_a_checkpoint_are_rendered_where_one_wants(
     assert (tmp_path / "out" / "ensemble" / "config.pbtxt").is_file()
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("gone", 1, "gone does not exist"),
+        ("gone.yaml", 1, "gone.yaml does not exist"),
+        ("empty", 2, "empty is no build folder, and no output folder is given"),
+    ],
+)
+def test_a_source_that_is_not_there_is_what_is_wrong(
+    tmp_path: Path, cli: Cli, name: str, code: int, words: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    found, _, err = cli("render", tmp_path / name)
+    assert (found, words in err) == (code, True), err
+
+
 def test_paths_are_those_of_the_container(build: Path, engine: Path, tmp_path: Path, cli: Cli) -> None:
     assert cli("render", build, "--path-map", f"{tmp_path}=/models", "-q")[0] == 0
     assert '"/models/engine"' in (build / "repository" / "tensorrt_llm" / "config.pbtxt").read_text()
