@@ -316,7 +316,7 @@ def _write_manifest(run: Build, folder: Path, entries: Mapping[str, Mapping[str,
 def _update_config(run: Build) -> None:
     """Write the resolved trtbuild.yaml again when something changed that no stage depends on."""
     file, text = run.output / CONFIG, render(run.deployment)
-    if not file.is_file() or file.read_text(encoding="utf-8") != text:
+    if not file.is_file() or file.read_bytes() != text.encode():
         write_atomically(file, text)
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from trtbuild import __version__
 from trtbuild.errors import TrtbuildError
+from trtbuild.manifest_form import FORMS, faults
 from trtbuild.source import SourceCheckpoint, read_json
 
 #: Raised when a key changes its meaning or goes away.
@@ -163,10 +164,10 @@ def is_complete(folder: Path, manifest: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path, *, kind: str) -> dict[str, Any]:
-    """Read manifest.json.
+    """Read manifest.json, which then has every key of its form (`manifest_form`).
 
     Raises:
-        DamagedManifest: it is not JSON, or of another schema version.
+        DamagedManifest: it is not JSON, of another schema version, or of another form.
         TrtbuildError: missing, unreadable, or of another kind.
     """
     if not (folder / NAME).is_file():
@@ -187,6 +188,10 @@ def read(folder: Path, *, kind: str) -> dict[str, Any]:
             f"{folder / NAME} is of kind {found!r}, schema {schema!r}; this trtbuild ({__version__}) reads kind {kind!r}, "
             f"schema {SCHEMA_VERSION}",
             hint=REMEDIES[kind],
+        )
+    if wrong := list(faults(manifest, FORMS[kind])):
+        raise DamagedManifest(
+            f"{folder / NAME} is damaged, or of an older version: {worded(wrong)}", hint=REMEDIES[kind]
         )
     return manifest
 

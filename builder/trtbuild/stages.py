@@ -120,4 +120,4 @@ def has_checkpoint(folder: Path, key: str | None) -> bool:
         found = manifest.read(folder, kind="checkpoint")
     except manifest.DamagedManifest:
         return False
-    return found.get("inputs_key") == key and manifest.is_complete(folder, found)
+    return found["inputs_key"] == key and manifest.is_complete(folder, found)

@@ -13,7 +13,6 @@ from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.run import convert_all, inputs_key, verify_source, write_bytes
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
-from trtbuild.source import read_json
 from trtbuild.spec import Deployment
 
 logger = logging.getLogger(__name__)
@@ -90,8 +89,8 @@ def _finished(folders: Mapping[str, Path], key: str) -> dict[str, dict[str, Any]
     for folder in folders.values():
         if not (folder / manifest.NAME).is_file() or not (folder / "config.json").is_file():
             return None
-        written = read_json(folder / manifest.NAME, remedy=manifest.REMEDIES["checkpoint"])
-        if written.get("inputs_key") != key or written.get("kind") != "checkpoint":
+        written = manifest.read(folder, kind="checkpoint")
+        if written["inputs_key"] != key:
             return None
         if problems := manifest.damage(folder, written.get("files")):
             logger.warning("%s is damaged: %s", folder, manifest.worded(problems))

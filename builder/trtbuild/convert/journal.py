@@ -57,10 +57,12 @@ class Journal:
 def _read(path: Path) -> dict[tuple[str, str], str]:
     """Return what whole lines say; the last one may be cut off."""
     found: dict[tuple[str, str], str] = {}
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
         try:
-            file, name, digest = json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             break  # whatever follows a damaged line is done again
-        found[file, name] = digest
+        if not (isinstance(entry, list) and len(entry) == 3 and all(isinstance(each, str) for each in entry)):
+            break
+        found[entry[0], entry[1]] = entry[2]
     return found

@@ -132,8 +132,8 @@ def copy_folder(
     """
     key = copy_key(kept, deployment)
     if not force and (output / manifest.NAME).is_file():
-        written = read_json(output / manifest.NAME, remedy=manifest.REMEDIES["checkpoint"])
-        if written.get("inputs_key") == key and manifest.is_complete(output, written):
+        written = manifest.read(output, kind="checkpoint")
+        if written["inputs_key"] == key and manifest.is_complete(output, written):
             logger.info("%s is up to date", output)
             return {str(output): written}
     check_output(output, force=force, keep=(kept.raw.path,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +179,7 @@ def _made_from(folder: Path, source: Path | None) -> dict[str, Any]:
     made = manifest.read(folder, kind="checkpoint")
     if "kept" in made:
         raise TrtbuildError(f"{folder} is a copy of a model that was quantized already", hint=hint)
-    deployment = made.get("deployment")
-    if not isinstance(deployment, Mapping) or not isinstance(deployment.get("model"), Mapping):
-        raise TrtbuildError(f"{folder / manifest.NAME} does not say what the source is", hint=hint)
-    return dict(deployment)
+    return dict(made["deployment"])
 
 
 def _samples(plan: ConversionPlan, accuracy: Accuracy) -> Samples:

@@ -150,11 +150,7 @@ def _check_is_ours(output: Path) -> None:
     """Raise TrtbuildError if replacing the folder, which has a manifest, would delete anything that was not rendered."""
     if not output.is_dir() or not any(output.iterdir()):
         return
-    known = manifest.read(output, kind=KIND).get("files")
-    if not isinstance(known, dict):
-        raise manifest.DamagedManifest(
-            f"{output / manifest.NAME} does not list the files that were rendered", hint=manifest.REMEDIES[KIND]
-        )
+    known = manifest.read(output, kind=KIND)["files"]
     foreign = [
         name
         for path in sorted(output.rglob("*"))

@@ -143,12 +143,16 @@ def test_a_folder_of_another_build_in_its_place_is_not_taken_for_its_own(
         ("[]", "holds a list, not an object"),
         ('{"schema_version": 9, "kind": "build", "stages": {}}', "schema 9; this trtbuild"),
         ('{"schema_version": 1, "stages": {}}', "is of kind None"),
-        ('{"schema_version": 1, "kind": "build", "stages": []}', "does not say what each stage left"),
-        ('{"schema_version": 1, "kind": "build", "stages": {"engine": 3}}', "does not say what each stage left"),
-        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": "engine"}}}', "does not say what"),
-        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": ["../model"]}}}', "does not say what"),
-        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": [".."]}}}', "does not say what"),
-        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": 1, "outputs": []}}}', "does not say what"),
+        ('{"schema_version": 1, "kind": "build"}', "stages is missing"),
+        ('{"schema_version": 1, "kind": "build", "stages": []}', "manifest.json is damaged, or of an older version: stages is a list, not a mapping"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": []}}', "stages.engine is a list, not a mapping"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": "x"}}', "stages.engine is text, not a mapping"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {}}}', "stages.engine.key is missing; stages.engine.outputs is missing"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": 3}}', "stages.engine is a whole number"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": "engine"}}}', "stages.engine.outputs is text, not a list"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": ["../model"]}}}', "names '../model', which is no entry of the folder"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": "k", "outputs": [".."]}}}', "names '..', which"),
+        ('{"schema_version": 1, "kind": "build", "stages": {"engine": {"key": 1, "outputs": []}}}', "stages.engine.key is a whole number, not text"),
     ],
 )  # fmt: skip
 def test_a_damaged_manifest_is_explained_and_replaced_by_force(
@@ -165,6 +169,14 @@ def test_a_damaged_manifest_is_explained_and_replaced_by_force(
     assert json.loads(cli("build", settings(), "-o", built, "--json")[1])["unchanged"]
 
 
+def test_a_configuration_that_is_no_text_is_written_again(built: Path, settings: Settings, cli: Cli) -> None:
+    wanted = (built / "trtbuild.yaml").read_bytes()
+    (built / "trtbuild.yaml").write_bytes(b"\xff")
+    code, text, err = cli("build", settings(), "-o", built, "--json")
+    assert (code, json.loads(text)["unchanged"]) == (0, True), err
+    assert (built / "trtbuild.yaml").read_bytes() == wanted
+
+
 @pytest.mark.parametrize("files", [None, [], {"engine/size": 3}, {"engine/size": {"bytes": "1"}}])
 def test_a_stage_whose_files_are_not_listed_is_done_again(
     built: Path, settings: Settings, cli: Cli, files: Any
@@ -177,7 +189,9 @@ def test_a_stage_whose_files_are_not_listed_is_done_again(
     assert "does not list the files" in err
 
 
-@pytest.mark.parametrize("content", ["{", '{"kind": "checkpoint", "schema_version": 2}'])
+@pytest.mark.parametrize(
+    "content", ["{", '{"kind": "checkpoint", "schema_version": 2}', '{"kind": "checkpoint", "schema_version": 1}']
+)
 def test_a_damaged_manifest_of_the_checkpoint_has_it_made_again(
     built: Path, settings: Settings, cli: Cli, content: str
 ) -> None:

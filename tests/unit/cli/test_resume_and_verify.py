@@ -350,7 +350,12 @@ def test_a_damaged_manifest_is_one_clear_error(
     made = json.loads((out / "manifest.json").read_text())
     (out / "manifest.json").write_text(json.dumps({**made, key: value}))
     code, _, err = cli("verify", out)
-    assert (code, f"{key} is not as written" in err) == (1, True)
+    assert (code, f"is damaged, or of an older version: {key} is" in err) == (1, True), err
+    del made["seconds"]
+    (out / "manifest.json").write_text(json.dumps(made))
+    code, _, err = cli("convert", tmp_path / "model", "-o", out)
+    assert (code, "seconds is missing" in err, "with --force" in err) == (1, True, True), err
+    assert cli("convert", tmp_path / "model", "-o", out, "--force")[0] == 0
 
 
 def test_verify_names_the_folders_of_several_targets(make_model: Make, cli: Cli, tmp_path: Path) -> None:

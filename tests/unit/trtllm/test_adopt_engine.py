@@ -222,4 +222,4 @@ def test_verify_finds_ranks_that_were_swapped(out: Path, settings: Settings, cli
     del made["files"]
     (engine / "manifest.json").write_text(json.dumps(made))
     code, _, err = cli("verify", engine)
-    assert (code, "lists no files" in err) == (1, True)
+    assert (code, "files is missing" in err) == (1, True)
