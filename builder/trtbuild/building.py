@@ -24,7 +24,8 @@ from trtbuild.integrity import CONFIG, Held, held
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.output import check_output, check_space, is_unfinished, link_or_copy, staged_folder, write_atomically
 from trtbuild.spec import Deployment
-from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, needed, stage_keys
+from trtbuild.stage_changes import changes
+from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, needed, stage_inputs, stage_keys
 from trtbuild.targets.adopted import Adopted
 from trtbuild.targets.base import Job, Target, check_job, load_target
 from trtbuild.ways import only_ways_that_work
@@ -39,6 +40,7 @@ class Build:
     work: Work
     job: Job
     target: Target
+    inputs: dict[str, dict[str, Any]]
     keys: dict[str, str]
     output: Path
     memory_bytes: int
@@ -94,7 +96,8 @@ def build(
     if isinstance(target, Adopted):
         notes += target.check(job)
     check_gate(work.source, deployment.accuracy)
-    run = Build(work, job, target, stage_keys(work.key, deployment), output, memory_bytes, quiet)
+    inputs = stage_inputs(deployment)
+    run = Build(work, job, target, inputs, stage_keys(work.key, inputs), output, memory_bytes, quiet)
     seen = _state(output)
     there = _there(output, force=force)
     kept = _kept(run, there, first, until)
@@ -195,23 +198,25 @@ def _check_place(
         UsageError: see `check_output`.
     """
     output = run.output
+    adopted = run.target if isinstance(run.target, Adopted) else None
+    keep = [run.work.source.path]
+    if adopted and output.resolve() not in adopted.engine.resolve().parents:
+        keep.append(adopted.engine)
+    check_output(output, force=force or bool(there), keep=tuple(keep))
     if stale and not force:
+        source = manifest.source_identity(run.work.source)
+        why = [each for name in stale for each in changes(there[name].entry, run.inputs[name], source)]
         raise TrtbuildError(
-            f"{output} holds {' and '.join(stale)} of other inputs",
+            f"{output} holds {' and '.join(stale)} of other inputs{': ' * bool(why)}{'; '.join(dict.fromkeys(why))}",
             hint="choose another output folder with -o, or replace it with --force",
         )
     foreign = [name for stage in todo if stage.name not in there for name in stage.leaves(run.deployment.target)]
     foreign = [name for name in foreign if there and (output / name).exists()]
-    adopted = run.target if isinstance(run.target, Adopted) else None
     if foreign and not force and not (adopted and adopted.in_place):
         raise TrtbuildError(
             f"{output / foreign[0]} was not made by this build, which would replace it",
             hint="--engine takes an engine over; else move it away, or replace it with --force",
         )
-    keep = [run.work.source.path]
-    if adopted and output.resolve() not in adopted.engine.resolve().parents:
-        keep.append(adopted.engine)
-    check_output(output, force=force or bool(there), keep=tuple(keep))
 
 
 def _stays(
@@ -263,6 +268,7 @@ def _do(run: Build, stage: Stage, folder: Path) -> dict[str, Any]:
     outputs = [name for name in stage.leaves(run.deployment.target) if (folder / name).exists()]
     return {
         "key": run.keys[stage.name],
+        "inputs": run.inputs[stage.name],
         "outputs": outputs,
         "files": manifest.sizes_of(folder, outputs),
         "seconds": round(time.perf_counter() - start, 3),

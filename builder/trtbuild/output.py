@@ -50,13 +50,13 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
     check_writable(path)
     if not path.exists() or not any(path.iterdir()):
         return
-    if not force:
-        raise TrtbuildError(f"output folder {path} exists", hint="choose another with -o, or replace it with --force")
     if not (path / MANIFEST).is_file():
         raise TrtbuildError(
-            f"output folder {path} was not made by trtbuild (it has no {MANIFEST})",
-            hint="--force replaces only what trtbuild wrote; remove the folder yourself, or choose another with -o",
+            f"output folder {path} exists and was not made by trtbuild (it has no {MANIFEST})",
+            hint="choose another with -o, or remove the folder yourself; --force replaces only what trtbuild wrote",
         )
+    if not force:
+        raise TrtbuildError(f"output folder {path} exists", hint="choose another with -o, or replace it with --force")
 
 
 def check_writable(path: Path) -> None:

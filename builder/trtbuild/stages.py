@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild import manifest
+from trtbuild import __version__, manifest
 from trtbuild.convert.run import CONVERTED_BY
 from trtbuild.evaluate.limits import has_limits
 from trtbuild.manifest import CHECKPOINT
@@ -60,14 +60,21 @@ STAGES: tuple[Stage, ...] = (
 )  # fmt: skip
 NAMES = tuple(stage.name for stage in STAGES)
 #: Fields that name files or folders whose content a stage depends on.
-_CONTENT = (("accuracy", "file"), ("speculative", "draft_model"), ("lora", "adapters"))
+_CONTENT = (
+    ("model", "merge_lora"), ("quantization", "calibration", "file"), ("accuracy", "file"), ("speculative", "draft_model"),
+    ("lora", "adapters"),
+)  # fmt: skip
+#: Stands before the name of a field where its files are meant.
+FILES_OF = "what is in "
 
 
-def stage_keys(checkpoint_key: str, deployment: Deployment) -> dict[str, str]:
-    """Return the key of every stage, by name, from the one of the checkpoint."""
-    keys = {"checkpoint": checkpoint_key}
-    data, before = deployment.as_dict(), "checkpoint"
-    for stage in STAGES[1:]:
+def stage_inputs(deployment: Deployment) -> dict[str, dict[str, Any]]:
+    """Return stage -> what it depends on, beyond the stages before it and the model folder: values by their dotted keys, and of files and
+    folders that they name each file's size and time.
+    """
+    data = deployment.as_dict()
+    found: dict[str, dict[str, Any]] = {}
+    for stage in STAGES:
         values = {
             ".".join(field.path): _at(data, field.path)
             for field in fields()
@@ -76,14 +83,25 @@ def stage_keys(checkpoint_key: str, deployment: Deployment) -> dict[str, str]:
             and _matters(stage, field.path, deployment.target)
         }
         content = {
-            ".".join(place): [_identity(Path(name)) for name in _as_list(_at(data, place))]
+            FILES_OF + ".".join(place): [_identity(Path(name)) for name in _as_list(_at(data, place))]
             for place in _CONTENT
             if place[0] in stage.sections
         }
-        keys[stage.name] = manifest.digest([keys[before], stage.name, values, content])
-        # Whether a checkpoint was judged, and by which limits, does not change what is made of it.
-        before = "checkpoint"
-    return keys
+        found[stage.name] = {**values, **content}
+    found["checkpoint"]["trtbuild"] = __version__
+    return found
+
+
+def stage_keys(checkpoint_key: str, inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the key of every stage, by name.
+
+    Args:
+        checkpoint_key: of the checkpoint, which `convert` knows.
+        inputs: see `stage_inputs`.
+    """
+    # Whether a checkpoint was judged, and by which limits, does not change what is made of it.
+    later = {name: manifest.digest([checkpoint_key, name, inputs[name]]) for name in NAMES[1:]}
+    return {NAMES[0]: checkpoint_key, **later}
 
 
 def _matters(stage: Stage, place: tuple[str, ...], target: str) -> bool:

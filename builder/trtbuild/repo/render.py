@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -69,8 +69,11 @@ def render(context: RepoContext, output: Path, *, force: bool = False, templates
             fails its check.
     """
     templates = templates or templates_dir()
-    check_output(output, force=force, keep=(templates, Path(context.checkpoint_dir), Path(context.tokenizer_dir)))
-    _check_is_ours(output)
+    keep = (templates, Path(context.checkpoint_dir), Path(context.tokenizer_dir))
+    check_output(output, force=True, keep=keep)
+    known = _rendered_before(output)  # before --force is suggested
+    check_output(output, force=force, keep=keep)
+    _warn_of_edits(output, known)
     files = dict(_rendered_files(context, templates))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     with staged_folder(output) as stage:
@@ -146,11 +149,15 @@ def _check(repository: Path) -> None:
         )
 
 
-def _check_is_ours(output: Path) -> None:
-    """Raise TrtbuildError if replacing the folder, which has a manifest, would delete anything that was not rendered."""
+def _rendered_before(output: Path) -> dict[str, str]:
+    """Return name -> digest of the files that were rendered into a folder; empty when there is none.
+
+    Raises:
+        TrtbuildError: replacing the folder would delete anything that was not rendered.
+    """
     if not output.is_dir() or not any(output.iterdir()):
-        return
-    known = manifest.read(output, kind=KIND)["files"]
+        return {}
+    known: dict[str, str] = manifest.read(output, kind=KIND)["files"]
     foreign = [
         name
         for path in sorted(output.rglob("*"))
@@ -161,6 +168,10 @@ def _check_is_ours(output: Path) -> None:
         raise TrtbuildError(
             f"{output} holds files that were not rendered: {', '.join(foreign)}", hint="move them away first"
         )
+    return known
+
+
+def _warn_of_edits(output: Path, known: Mapping[str, str]) -> None:
     for name, digest in known.items():
         file = output / name
         if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:

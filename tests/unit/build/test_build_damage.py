@@ -355,3 +355,24 @@ def test_verify_reads_every_byte_that_a_build_left(make_model: Callable[..., Pat
     assert found == {"serve.sh": "is not what was written", "manifest.json": f"{out / 'llm_api.yaml'} is missing"}
     (out / "manifest.json").write_text("{")
     assert "is not valid JSON" in cli("verify", out, "--json")[1]
+
+
+def test_what_is_not_ours_is_refused_in_the_same_words_with_and_without_force(
+    settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis").write_text("years of work")
+    code, _, err = cli("build", settings(), "-o", tmp_path / "mine")
+    assert code == 1
+    assert f"{tmp_path / 'mine'} exists and was not made by trtbuild" in err
+    assert "or replace it with --force" not in err
+    assert cli("build", settings(), "-o", tmp_path / "mine", "--force")[2] == err
+    assert (tmp_path / "mine" / "thesis").is_file()
+
+
+def test_a_symbolic_link_is_refused_before_force_is_suggested(
+    built: Path, settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(built)
+    code, _, err = cli("build", settings(limits={"max_batch_size": 3}), "-o", tmp_path / "link")
+    assert (code, "is a symbolic link" in err, "--force" in err) == (1, True, False)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.build.conftest import Recorder
+from tests.unit.memory.shapes import write_ids
 
 from trtbuild.convert import work
 from trtbuild.errors import ToolFailed
@@ -162,3 +165,67 @@ def test_a_folder_that_is_quantized_already_is_planned_and_copied(cli: Cli, tmp_
     assert (tmp_path / "build" / "checkpoint" / "model.safetensors").stat().st_size == held
     assert (tmp_path / "build" / "llm_api.yaml").is_file()
     assert json.loads(cli("build", source, "--target", "pytorch", "-o", tmp_path / "build", "--json")[1])["unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"limits": {"max_batch_size": 9}}, "holds engine of other inputs: limits.max_batch_size was 8, now 9"),
+        (
+            {"quantization": {"scheme": "fp8"}, "tensorrt_llm": "1.1"},
+            "holds checkpoint and engine of other inputs: quantization.scheme was none, now fp8; tensorrt_llm was null, now '1.1'",
+        ),
+        ({"lora": {"target_modules": ["attn_q"] * 30}}, "lora.target_modules was [], now [attn_q, "),
+    ],
+)
+def test_the_stage_and_what_changed_are_named(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    out = tmp_path / "build"
+    before: dict[str, Any] = {"limits": {"max_batch_size": 8}}
+    ids = tmp_path / "ids.safetensors"
+    write_ids(ids)
+    change.setdefault("quantization", {})["calibration"] = {"file": str(ids)}
+    before["quantization"] = {"calibration": {"file": str(ids)}}
+    assert cli("build", settings(**before), "-o", out)[0] == 0
+    file = settings(**{**before, **change})
+    code, _, err = cli("build", file, "-o", out)
+    assert (code, said in err) == (1, True), err
+    assert max(map(len, err.splitlines())) < 400
+    # What was changed is known from what was built, not from a file that anybody may have edited.
+    shutil.copy(file, out / "trtbuild.yaml")
+    assert said in cli("build", out, "-o", out)[2]
+    assert cli("build", file, "-o", out, "--force")[0] == 0
+
+
+def test_a_model_that_changed_in_its_place_is_named(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    out, file = tmp_path / "build", settings()
+    model = Path(json.loads(file.read_text())["model"]["path"])
+    assert cli("build", file, "-o", out)[0] == 0
+    os.utime(model / "model.safetensors", ns=(1, 1))
+    assert f"weights of {model} changed (model.safetensors)" in cli("build", file, "-o", out)[2]
+    (model / "config.json").write_text((model / "config.json").read_text() + " ")
+    assert f"config.json of {model} changed" in cli("build", file, "-o", out)[2]
+    assert cli("build", file, "-o", out, "--force")[0] == 0
+    made = json.loads((out / "manifest.json").read_text())
+    made["stages"]["checkpoint"]["inputs"]["trtbuild"] = "0.0.1"
+    made["stages"]["checkpoint"]["key"] = "of another version"
+    (out / "manifest.json").write_text(json.dumps(made))
+    assert "holds checkpoint of other inputs: trtbuild was 0.0.1, now " in cli("build", file, "-o", out)[2]
+    for part in ("inputs", "source"):
+        del made["stages"]["checkpoint"][part]
+    (out / "manifest.json").write_text(json.dumps(made))
+    assert "holds checkpoint of other inputs\n" in cli("build", file, "-o", out)[2]
+
+
+def test_a_file_that_changed_under_its_name_is_named(
+    target: type[Recorder], settings: Settings, cli: Cli, tmp_path: Path
+) -> None:
+    out, ids = tmp_path / "build", write_ids(tmp_path / "ids.safetensors")
+    file = settings(quantization={"calibration": {"file": str(ids)}})
+    assert cli("build", file, "-o", out)[0] == 0
+    os.utime(ids, ns=(1, 1))
+    code, _, err = cli("build", file, "-o", out)
+    assert (code, "what is in quantization.calibration.file changed" in err) == (1, True), err

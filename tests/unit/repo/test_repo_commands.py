@@ -53,6 +53,17 @@ def test_a_configuration_and_a_checkpoint_are_rendered_where_one_wants(
     assert (tmp_path / "out" / "ensemble" / "config.pbtxt").is_file()
 
 
+def test_what_force_does_not_replace_is_refused_before_force_is_suggested(
+    build: Path, rendered: Path, cli: Cli
+) -> None:
+    (rendered / "notes").write_text("mine")
+    code, _, err = cli("render", build)
+    assert (code, "holds files that were not rendered: notes" in err, "--force" in err) == (1, True, False)
+    assert cli("render", build, "--force")[2] == err
+    code, _, err = cli("render", build, "-o", build)
+    assert (code, "--force" in err) == (2, False), err
+
+
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
