@@ -83,6 +83,10 @@ def _joined(ways: Iterable[Way], hint: str) -> str:
     return "; ".join(filter(None, (*dict.fromkeys(named), hint)))
 
 
+class Lacking(TrtbuildError):
+    """The work needs something beside its inputs, a package or a tokenizer, that is not here; a plan says so behind its sizes."""
+
+
 class CheckFailed(TrtbuildError):
     """A check did its work and found something (exit code 3)."""
 

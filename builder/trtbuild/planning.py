@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
 from trtbuild.checks import check_deployment, without_effect
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.work import Work, work_of
-from trtbuild.errors import CheckFailed, TrtbuildError, UsageError, Way
+from trtbuild.errors import CheckFailed, Lacking, TrtbuildError, UsageError, Way
 from trtbuild.evaluate.limits import has_limits
 from trtbuild.limits import ResolvedLimits
 from trtbuild.memory import report
@@ -68,14 +69,11 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     model = Path(deployment.model.path)
     if (architecture := architecture_of(read_config(model))) is not None:
         return {**_sized(deployment, model, architecture), "notes": wishes}
-    work = work_of(deployment)
+    work = work_of(deployment, is_done=False)
     served, conversion = work.in_memory
     job = work.job()
     notes = [*wishes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
-    if has_limits(deployment.accuracy):
-        from trtbuild.evaluate.gate import check_gate  # most deployments have no gate
-
-        check_gate(work.source, deployment.accuracy)
+    lacking = _lacking(work)
     it = None if deployment.target == _ON_THE_CPU else _estimate(served, conversion, options)
     host = host_needs(work, it)
     if options.output is not None:
@@ -98,6 +96,7 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
         "disk_bytes": described["write_bytes"],
         "host": host.to_json(),
         "notes": list(dict.fromkeys(notes)),
+        "lacking": lacking,
     }
     return {**found, **_of_gpus(work, it, options, limits=limits, host=host)}
 
@@ -129,6 +128,16 @@ def require_what_ifs(plan: Mapping[str, Any]) -> None:
         raise CheckFailed(f"not every what-if is possible ({named})", hint="the comparison says why, below its table")
 
 
+def require_ready(plan: Mapping[str, Any]) -> None:
+    """Raise Lacking when the build would stop before it begins: no size depends on what is missing, so this comes behind them."""
+    lacking = plan.get("lacking")
+    if lacking:
+        words = "; ".join(each["message"] for each in lacking)
+        raise Lacking(
+            f"sized, but cannot be built yet: {words}", hint="; ".join(dict.fromkeys(each["hint"] for each in lacking))
+        )
+
+
 def parse_what_if(text: str) -> dict[str, Any]:
     """Split "limits.max_batch_size=8,parallel.tp_size=2" into dotted keys and values.
 
@@ -144,6 +153,28 @@ def _estimate(deployment: Deployment, conversion: ConversionPlan, options: PlanO
     return estimate(
         deployment, conversion, input_len=options.input_len, output_len=options.output_len, copies=options.copies
     )
+
+
+def _lacking(work: Work) -> list[dict[str, str]]:
+    """Return what the build will need and is not here, which no size depends on: a tokenizer to calibrate or to judge with, packages.
+
+    Raises:
+        TrtbuildError: a file of samples is missing, or of a kind that is not read.
+    """
+    found = []
+    for check in (work.check_ready, partial(_check_gate, work)):
+        try:
+            check()
+        except Lacking as error:
+            found.append({"message": error.message, "hint": error.hint})
+    return found
+
+
+def _check_gate(work: Work) -> None:
+    if has_limits(work.deployment.accuracy):
+        from trtbuild.evaluate.gate import check_gate  # most deployments have no gate
+
+        check_gate(work.source, work.deployment.accuracy)
 
 
 def _sized(deployment: Deployment, model: Path, architecture: str) -> dict[str, Any]:
@@ -240,7 +271,7 @@ def _compared(work: Work, it: Estimate, options: PlanOptions) -> list[dict[str, 
         try:
             with only_ways_that_work(other):
                 check_deployment(other)
-                replanned = planned(other, work, settings)
+                replanned = planned(other, work, settings, is_done=False)
                 check_job(replanned.job())
                 column |= report.summary(_estimate(*replanned.in_memory, options))
         except TrtbuildError as error:

@@ -53,7 +53,8 @@ def plan(
 ) -> None:  # fmt: skip
     """Say what SOURCE (a trtbuild.yaml or a model folder) will become; reads headers only and writes nothing.
 
-    Every mistake that headers and config.json show is an error here. With --gpu (or hardware.memory_bytes) a deployment that does not fit
+    Every mistake that headers and config.json show is an error here; what the build lacks (a tokenizer to calibrate with, a package) comes
+    after the sizes, with exit code 1. With --gpu (or hardware.memory_bytes) a deployment that does not fit
     ends with exit code 3 and the nearest settings that do; so does a what-if of --set that does not fit or is refused.
     """
     from trtbuild import planning
@@ -64,3 +65,4 @@ def plan(
     print_deployment_plan(found, as_json=as_json, explain=explain, exact=exact)
     planning.require_fit(found)
     planning.require_what_ifs(found)
+    planning.require_ready(found)

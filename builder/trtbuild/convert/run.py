@@ -17,7 +17,7 @@ from trtbuild.console import progress
 from trtbuild.convert.opening import OpenedSource, open_source
 from trtbuild.convert.plan import ConversionOptions, ConversionPlan, plan_conversion
 from trtbuild.convert.unified_plan import unified_warnings
-from trtbuild.errors import CheckFailed, TrtbuildError
+from trtbuild.errors import CheckFailed, Lacking
 from trtbuild.names import LAYOUTS
 from trtbuild.parallel import Parallel
 from trtbuild.quant.recipes import Recipes
@@ -110,19 +110,32 @@ def plan_opened(
     if is_unified:
         plan = replace(plan, warnings=(*opened.notes, *unified_warnings(plan, parallel)))
     plan = replace(plan, warnings=(*plan.warnings, *transformers_notices(source.path)))
-    if plan.needs_calibration and is_done:
-        from trtbuild.quant.calibrate.samples import check_samples
-
-        check_samples(source, _calibration_file(deployment))
-        missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-        if missing:
-            raise TrtbuildError(
-                f"calibration needs {' and '.join(missing)}, not installed here", hint="pip install 'trtbuild[build]'"
-            )
+    if is_done:
+        check_calibration(plan, deployment)
     for file in source.tokenizer_files():
         if file.name in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
             read_json(file)
     return plan
+
+
+def check_calibration(plan: ConversionPlan, deployment: Deployment) -> None:
+    """Refuse what would fail when the calibration begins; nothing where there is none.
+
+    Raises:
+        Lacking: the model folder has no tokenizer, or a package is not installed.
+        TrtbuildError: the file of samples is missing.
+        UsageError: it is of a kind that is not read.
+    """
+    if not plan.needs_calibration:
+        return
+    from trtbuild.quant.calibrate.samples import check_samples
+
+    check_samples(plan.source, _calibration_file(deployment))
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise Lacking(
+            f"calibration needs {' and '.join(missing)}, not installed here", hint="pip install 'trtbuild[build]'"
+        )
 
 
 def plan_deployments(deployments: Sequence[Deployment], *, layers: int | None = None) -> ConversionPlan:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trtbuild.convert.kept import RUNS_AS, KeptFolder, copy_into, copy_key, kept_folder
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import convert_into, inputs_key, plan_deployment, write_bytes
+from trtbuild.convert.run import check_calibration, convert_into, inputs_key, plan_deployment, write_bytes
 from trtbuild.convert.unified_plan import describe
 from trtbuild.errors import UsageError
 from trtbuild.names import GROUP_SIZES, GROUPED
@@ -63,6 +63,10 @@ class Conversion:
     def calibrates(self) -> bool:
         """Whether the model is run on sample texts."""
         return self.plan.needs_calibration
+
+    def check_ready(self) -> None:
+        """Refuse what would fail when the calibration begins; see `check_calibration`."""
+        check_calibration(self.plan, self.deployment)
 
     def job(self) -> Job:
         """Return the facts for the target."""
@@ -123,6 +127,9 @@ class Copy:
     def calibrates(self) -> bool:
         """Nothing is run."""
         return False
+
+    def check_ready(self) -> None:
+        """Need nothing."""
 
     def job(self) -> Job:
         """Return the facts for the target."""

@@ -41,18 +41,25 @@ def changed(deployment: Deployment, settings: Mapping[str, Any], *, origin: str)
     return spec.parse(data, origin=origin)
 
 
-def planned(deployment: Deployment, base: Work, settings: Mapping[str, Any]) -> Work:
+def planned(deployment: Deployment, base: Work, settings: Mapping[str, Any], *, is_done: bool) -> Work:
     """Return what makes the checkpoint of a changed deployment, from the model that the base has open where that is the same.
+
+    Args:
+        deployment: the changed one.
+        base: what makes the checkpoint of the one before.
+        settings: what was changed.
+        is_done: it will be carried out, so what a calibration needs must be there.
 
     Raises:
         TrtbuildError: the model cannot be converted like this.
     """
     if isinstance(base, Copy):
-        return work_of(deployment)
+        return work_of(deployment, is_done=is_done)
     if not any(key.startswith(CONVERTING) for key in settings):
         return Conversion(base.plan, deployment)
     opens_other = any(key.startswith(_OPENING) for key in settings)
     if opens_other or (base.plan.known is not None and any(key.startswith("quantization") for key in settings)):
-        return work_of(deployment)
+        return work_of(deployment, is_done=is_done)
     check_formats(deployment)
-    return Conversion(plan_opened(deployment, OpenedSource(base.plan.source, base.plan.known)), deployment)
+    opened = OpenedSource(base.plan.source, base.plan.known)
+    return Conversion(plan_opened(deployment, opened, is_done=is_done), deployment)

@@ -110,7 +110,7 @@ class _Search:
         key = repr([(name, value) for name, value in settings.items() if name.startswith(CONVERTING)])
         if key not in self._works:
             try:
-                self._works[key] = planned(deployment, self._base, settings)
+                self._works[key] = planned(deployment, self._base, settings, is_done=True)
             except TrtbuildError:
                 self._works[key] = None
         work = self._works[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import Lacking
 
 MINIMUM = {"torch": (2, 5), "transformers": (5, 24), "psutil": (5,)}
 """Oldest versions that work: transformers 5.24 is the first whose attention layers take their paged cache as `cache`
@@ -15,19 +15,19 @@ def require_environment() -> None:
     """Check that torch, transformers and psutil are new enough.
 
     Raises:
-        TrtbuildError: one of them is missing or older than `MINIMUM`.
+        Lacking: one of them is missing or older than `MINIMUM`.
     """
     for package, minimum in MINIMUM.items():
         wanted = ".".join(map(str, minimum))
         try:
             found = version(package)
         except PackageNotFoundError as error:
-            raise TrtbuildError(
+            raise Lacking(
                 f"the reference target needs {package} >= {wanted}, which is not installed",
                 hint="pip install 'trtbuild[build]'",
             ) from error
         if _numbers(found)[: len(minimum)] < minimum:
-            raise TrtbuildError(
+            raise Lacking(
                 f"the reference target needs {package} >= {wanted}, found {found}",
                 hint=f"pip install '{package}>={wanted}'",
             )

@@ -92,7 +92,7 @@ def test_groups_that_straddle_ranks_are_refused_from_the_config(
     options = ("--quantization", scheme, "--group-size", group, "--tp", tp)
     code, _, err = cli("plan", model, "--target", "tensorrt", *options)
     assert code == 2
-    part = f"down_proj has {inter} inputs, {inside} per rank at tp={tp}, not a multiple of the group size {group}"
+    part = f"down_proj (and 2 more) has {inter} inputs, {inside} per rank at tp={tp}, not a multiple of the group size {group}"
     assert part in told(err)
     assert suggestion in told(err)
 
@@ -144,8 +144,10 @@ def test_linears_that_a_group_size_does_not_divide_are_listed_before_work_starts
     options = ("--quantization", scheme, "--group-size", "128")
     code, _, err = cli("convert", model, "-o", tmp_path / "out", *options)
     assert code == 2
-    assert "model.layers.0.self_attn.q_proj has 64 inputs, 64 per rank at tp=1, not a multiple" in told(err)
-    assert "and 11 more" in told(err)  # 4 of 15 are listed: q, k and v count as one
+    assert "model.layers.0.self_attn.q_proj (and 11 more) has 64 inputs, 64 per rank at tp=1, not a multiple" in told(
+        err
+    )
+    assert "model.layers.0.mlp.down_proj (and 2 more) has 192 inputs" in told(err)  # 15 in all: q, k and v count as one
     assert "--group-size 64 fits" in told(err)
     assert not (tmp_path / "out").exists()
 

@@ -88,7 +88,7 @@ def test_a_kv_cache_whose_scales_cannot_be_found_is_one_error_with_a_way_out(
     model: Callable[[str], Path], cli: Cli
 ) -> None:
     """FP8 needs the ranges of keys and values; without a tokenizer or token ids nothing can be run."""
-    code, _, err = cli("plan", model("llama3-8b"), "--target", "tensorrt", "--kv-cache", "fp8")
+    code, _, err = cli("plan", model("llama3-8b"), "--target", "pytorch", "--quantization", "fp8", "--kv-cache", "fp8")
     assert code == 1
     one_error(err, ["no tokenizer", "input_ids"])
 

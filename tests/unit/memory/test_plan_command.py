@@ -354,3 +354,28 @@ def test_a_key_is_suggested_once(written: Any, cli: Cli, options: tuple[object, 
                    kv_cache={"free_gpu_memory_fraction": 0.04})  # fmt: skip
     code, _, err = cli("plan", file, *options)
     assert (code, err.count("limits.max_seq_len")) == (3, 1), err
+
+
+def test_sizes_need_no_tokenizer_and_come_before_the_error(model: Model, tmp_path: Path, cli: Cli) -> None:
+    arguments = ("plan", model("llama3-8b"), "--target", "tensorrt", "--quantization", "int4_awq")
+    code, out, err = cli(*arguments, "--set", "quantization.scheme=fp8")
+    assert code == 1
+    assert "before the KV cache" in out
+    assert "is refused" not in out
+    assert f"sized, but cannot be built yet: {model('llama3-8b')} has no tokenizer" in err
+    assert "input_ids" in err
+    plan = planned(cli, *arguments[1:], "--gpu", "h100", code=1)
+    assert plan["fit"]["fits"] is True
+    assert [each["message"].rpartition(" has ")[2] for each in plan["lacking"]] == [
+        "no tokenizer, and calibration texts must be tokenized"
+    ]
+    large = ("plan", model("llama3-70b"), *arguments[2:], "--gpu", "l4")
+    assert cli(*large)[0] == 3, "what does not fit is said first"
+    assert cli("build", *arguments[1:], "-o", tmp_path / "out")[1:] == (
+        "",
+        err.replace("sized, but cannot be built yet: ", ""),
+    )
+    odd = tmp_path / "samples.odd"
+    odd.write_text("")
+    code, out, err = cli(*arguments, "--calibration", odd)
+    assert (code, out, "unknown kind" in err) == (2, "", True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import Lacking, TrtbuildError
 from trtbuild.quant.calibrate.libraries import transformers
 from trtbuild.source import TOKENIZER_ANY, SourceCheckpoint
 
@@ -21,10 +21,10 @@ def require_tokenizer(source: SourceCheckpoint, purpose: str) -> None:
         purpose: what the texts are for, in the message.
 
     Raises:
-        TrtbuildError: it holds none.
+        Lacking: it holds none.
     """
     if not any((source.path / name).is_file() for name in TOKENIZER_ANY):
-        raise TrtbuildError(
+        raise Lacking(
             f"{source.path} has no tokenizer, and {purpose} texts must be tokenized",
             hint="add the tokenizer files, or give token ids: a safetensors file with `input_ids`",
         )
