@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtbuild.arch.sized import INSTEAD, architecture_of, size_model
+from trtbuild.arch.sized import ModelSize, architecture_of, size_model
 from trtbuild.checks import check_deployment, without_effect
 from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.work import Work, work_of
@@ -18,7 +18,7 @@ from trtbuild.evaluate.limits import has_limits
 from trtbuild.limits import ResolvedLimits
 from trtbuild.memory import report
 from trtbuild.memory.estimate import Estimate, estimate
-from trtbuild.memory.explain import of_estimate, of_host, of_latent, of_limits
+from trtbuild.memory.explain import of_estimate, of_host, of_limits
 from trtbuild.memory.fit import problems
 from trtbuild.memory.host import HostNeeds, host_needs
 from trtbuild.memory.kv import element_bytes, rank_caches
@@ -60,15 +60,15 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
     Raises:
         TrtbuildError: the deployment cannot be built.
     """
+    options, model = options or PlanOptions(), Path(deployment.model.path)
+    if (architecture := architecture_of(read_config(model))) is not None:
+        return _sized(deployment, size_model(SourceCheckpoint.open(model), architecture), options)
     with only_ways_that_work(deployment):
-        return _plan(deployment, options or PlanOptions())
+        return _plan(deployment, options)
 
 
 def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     wishes = check_deployment(deployment)
-    model = Path(deployment.model.path)
-    if (architecture := architecture_of(read_config(model))) is not None:
-        return {**_sized(deployment, model, architecture), "notes": wishes}
     work = work_of(deployment, is_done=False)
     served, conversion = work.in_memory
     job = work.job()
@@ -99,6 +99,14 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
         "lacking": lacking,
     }
     return {**found, **_of_gpus(work, it, options, limits=limits, host=host)}
+
+
+def require_supported(plan: Mapping[str, Any]) -> None:
+    """Raise TrtbuildError when a plan is of a model that is only sized, for a target that it cannot be built for."""
+    if not plan["is_converted"]:
+        from trtbuild.sized_plan import require_served
+
+        require_served(plan["target"], plan["architecture"], plan["reason"])
 
 
 def require_fit(plan: Mapping[str, Any]) -> None:
@@ -177,21 +185,24 @@ def _check_gate(work: Work) -> None:
         check_gate(work.source, work.deployment.accuracy)
 
 
-def _sized(deployment: Deployment, model: Path, architecture: str) -> dict[str, Any]:
-    from trtbuild.memory.latent import size_latent
+def _sized(deployment: Deployment, model: ModelSize, options: PlanOptions) -> dict[str, Any]:
+    from trtbuild.sized_plan import plan_sized
 
-    size = size_model(SourceCheckpoint.open(model), architecture)
-    latent = size_latent(deployment, size)
-    return {
-        "schema_version": report.SCHEMA_VERSION,
-        "target": deployment.target,
-        "is_converted": False,
-        "instead": INSTEAD,
-        **asdict(size),
-        "memory": latent.to_json(),
-        "fit": latent.fit(),
-        "explain": of_latent(latent),
+    given = {
+        "--instances": options.copies > 1,
+        "--measured": options.is_measured,
+        "--output": options.output is not None,
     }
+    if asked := [name for name, is_given in given.items() if is_given]:
+        raise UsageError(
+            f"{', '.join(asked)}: {model.architecture} is only sized, nothing is built of it", hint="leave it out"
+        )
+    return plan_sized(
+        deployment,
+        model,
+        lengths=(options.input_len, options.output_len),
+        what_ifs={text: parse_what_if(text) for text in options.what_ifs},
+    )
 
 
 def _kv_cache(conversion: ConversionPlan, job: Job, it: Estimate | None) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from trtbuild.errors import TrtbuildError, UsageError, Way
@@ -20,7 +21,9 @@ _OPTIONS_OF: dict[str, tuple[str, ...]] = {
 
 
 @contextmanager
-def only_ways_that_work(deployment: Deployment, *, is_built: bool = True) -> Iterator[None]:
+def only_ways_that_work(
+    deployment: Deployment, *, is_built: bool = True, check: Callable[[Deployment], object] | None = None
+) -> Iterator[None]:
     """Take the ways that do not work out of the hint of a UsageError that the block raises.
 
     A way works when the deployment with its settings passes every check of `plan` but those of memory and of calibration data: who asks for a
@@ -29,30 +32,36 @@ def only_ways_that_work(deployment: Deployment, *, is_built: bool = True) -> Ite
     Args:
         deployment: what the block is about.
         is_built: the checks of its target count as well; a checkpoint alone may be for another loader.
+        check: raises TrtbuildError for what does not work, instead of the checks of a model that is converted.
     """
     try:
         yield
     except UsageError as error:
         if not error.ways:
             raise
-        raise error.keeping(lambda way: _works(deployment, way, is_built=is_built)) from error
+        checks = check or partial(_check, is_built=is_built)
+        raise error.keeping(lambda way: _works(deployment, way, checks)) from error
 
 
-def _works(deployment: Deployment, way: Way, *, is_built: bool) -> bool:
-    from trtbuild.checks import check_deployment
-    from trtbuild.convert.work import work_of
+def _works(deployment: Deployment, way: Way, check: Callable[[Deployment], object]) -> bool:
     from trtbuild.memory.change import changed
-    from trtbuild.targets.base import check_job
 
     try:
-        other = changed(deployment, {**_reset(way.settings), **way.settings}, origin="a hint")
-        check_deployment(other)
-        work = work_of(other, is_done=False)
-        if is_built:
-            check_job(work.job())
+        check(changed(deployment, {**_reset(way.settings), **way.settings}, origin="a hint"))
     except TrtbuildError:
         return False
     return True
+
+
+def _check(deployment: Deployment, *, is_built: bool) -> None:
+    from trtbuild.checks import check_deployment
+    from trtbuild.convert.work import work_of
+    from trtbuild.targets.base import check_job
+
+    check_deployment(deployment)
+    work = work_of(deployment, is_done=False)
+    if is_built:
+        check_job(work.job())
 
 
 def _reset(settings: Mapping[str, Any]) -> dict[str, Any]:

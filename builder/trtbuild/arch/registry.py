@@ -78,6 +78,17 @@ def resolve(config: Mapping[str, Any], *, where: str) -> tuple[str, ArchSpec]:
     return architecture, lookup(architecture, where=where)
 
 
+def check_architecture(config: Mapping[str, Any], *, where: str) -> None:
+    """Refuse an architecture that is named and not supported, before anything else about the model is looked at.
+
+    Raises:
+        TrtbuildError: see `lookup`.
+    """
+    named = config.get("architectures")
+    if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str):
+        lookup(named[0], where=where)
+
+
 def lookup(architecture: str, *, where: str) -> ArchSpec:
     """Return the table of an architecture.
 
@@ -87,7 +98,7 @@ def lookup(architecture: str, *, where: str) -> ArchSpec:
     if architecture in SIZED_ONLY:
         raise TrtbuildError(
             f"{where}: architecture '{architecture}' is not converted: {SIZED_ONLY[architecture]}",
-            hint=f"{INSTEAD}; `trtbuild plan` tells what it takes",
+            hint=f"{INSTEAD}; `trtbuild plan --target pytorch` tells what it takes",
         )
     if architecture not in ARCHITECTURES:
         near = get_close_matches(architecture, ARCHITECTURES, n=1, cutoff=0.8)

@@ -34,6 +34,8 @@ class ModelSize:
         num_parameters: elements of all tensors.
         weight_bytes: safetensors dtype -> bytes of all tensors of it.
         kv_values_per_token: numbers that all layers together cache for one token.
+        num_layers: of the decoder.
+        num_attention_heads, num_experts, max_positions: what limits cuts and lengths; None where config.json does not say.
     """
 
     architecture: str
@@ -41,6 +43,10 @@ class ModelSize:
     num_parameters: int
     weight_bytes: Mapping[str, int]
     kv_values_per_token: int
+    num_layers: int
+    num_attention_heads: int | None = None
+    num_experts: int | None = None
+    max_positions: int | None = None
 
 
 def architecture_of(config: Mapping[str, Any]) -> str | None:
@@ -63,6 +69,17 @@ def size_model(source: SourceCheckpoint, architecture: str) -> ModelSize:
         counts[tensor.dtype] += tensor.nbytes
         elements += math.prod(tensor.shape)
     per_layer = read.integer("kv_lora_rank") + read.integer("qk_rope_head_dim")
+    layers = read.integer("num_hidden_layers")
+    limits = ("num_attention_heads", "n_routed_experts", "max_position_embeddings")
+    heads, experts, positions = (read.integer(key) if source.config.get(key) is not None else None for key in limits)
     return ModelSize(
-        architecture, SIZED_ONLY[architecture], elements, dict(counts), per_layer * read.integer("num_hidden_layers")
+        architecture,
+        SIZED_ONLY[architecture],
+        elements,
+        dict(counts),
+        per_layer * layers,
+        layers,
+        heads,
+        experts,
+        positions,
     )

@@ -43,14 +43,14 @@ def without_effect(deployment: Deployment, *, calibrates: bool) -> list[str]:
         deployment: the resolved trtbuild.yaml.
         calibrates: whether the model will be run on sample texts.
     """
-    changed = list(_changed(deployment))
-    reasons = dict.fromkeys(_within(changed, BY_TARGET[deployment.target]), f"target {deployment.target}")
+    changed = list(changed_keys(deployment))
+    reasons = dict.fromkeys(within(changed, BY_TARGET[deployment.target]), f"target {deployment.target}")
     for prefixes, reason, holds in (
         *_NEEDED,
         (("quantization.calibration",), "nothing is calibrated", lambda _: calibrates),
     ):
         if not holds(deployment):
-            reasons = {**dict.fromkeys(_within(changed, prefixes), reason), **reasons}
+            reasons = {**dict.fromkeys(within(changed, prefixes), reason), **reasons}
     by_reason: dict[str, list[str]] = {}
     for name in changed:
         if name in reasons:
@@ -58,7 +58,7 @@ def without_effect(deployment: Deployment, *, calibrates: bool) -> list[str]:
     return [f"without effect ({reason}): {', '.join(names)}" for reason, names in by_reason.items()]
 
 
-def _changed(deployment: Deployment) -> Iterator[str]:
+def changed_keys(deployment: Deployment) -> Iterator[str]:
     """Yield the keys that are not at their defaults."""
     data = deployment.as_dict()
     for field in fields():
@@ -70,5 +70,6 @@ def _changed(deployment: Deployment) -> Iterator[str]:
                 yield ".".join(field.path)
 
 
-def _within(names: list[str], prefixes: tuple[str, ...]) -> list[str]:
+def within(names: list[str], prefixes: tuple[str, ...]) -> list[str]:
+    """Return the names that are one of some keys, or inside a section of them."""
     return [name for name in names if any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)]

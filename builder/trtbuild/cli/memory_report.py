@@ -71,14 +71,15 @@ def _print_sized(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> Non
     memory = plan["memory"]
     print_text(
         f"{plan['architecture']} is not converted: {plan['reason']}.\n{plan['num_parameters']:,} parameters: {held}; "
-        f"{plan['kv_values_per_token']:,} numbers of KV cache per token.\n{plan['instead']}.",
+        f"{plan['kv_values_per_token']:,} numbers of KV cache per token.\n{plan['instead']}; `trtbuild build` makes nothing of it.",
     )
     print_text(
         f"per GPU: weights {of_bytes(memory['weight_bytes_per_gpu'])}, KV cache {memory['kv_bytes_per_token']:,} bytes per token",
     )
     if memory["gpu_memory_bytes"] is not None:
         print_text(
-            f"KV pool: {memory['kv_pool_tokens']:,} tokens, {of_bytes(memory['kv_pool_bytes'])}",
+            f"KV pool: {memory['kv_pool_tokens']:,} tokens, {of_bytes(memory['kv_pool_bytes'])}: {memory['requests']:,} requests of "
+            f"{memory['input_len']} + {memory['output_len']} tokens at once",
         )
         if plan["fit"]["fits"]:
             print_text(
@@ -88,6 +89,8 @@ def _print_sized(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> Non
         print_text("fit not checked: no GPU of known memory is named (--gpu, hardware.gpu or hardware.memory_bytes)")
     for note in plan["notes"]:
         print_text(f"note: {note}")
+    if plan["what_if"]:
+        _print_compared(plan["what_if"], of_bytes)
 
 
 def _print_limits(plan: Mapping[str, Any], of_bytes: Callable[[int], str]) -> None:

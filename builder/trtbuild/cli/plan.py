@@ -63,6 +63,7 @@ def plan(
     options = planning.PlanOptions(input_len, output_len, instances, what_ifs, measured, output)
     found = planning.plan(resolve(source, **given), options)
     print_deployment_plan(found, as_json=as_json, explain=explain, exact=exact)
+    planning.require_supported(found)
     planning.require_fit(found)
     planning.require_what_ifs(found)
     planning.require_ready(found)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtbuild import manifest
+from trtbuild.arch.registry import check_architecture
 from trtbuild.console import progress
 from trtbuild.convert.opening import KEPT_BY
 from trtbuild.convert.run import converted_by
@@ -78,13 +79,14 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
 
     Raises:
         UsageError: it is quantized in a form that does not load, or an option does not go with a copy.
-        TrtbuildError: the folder is unusable.
+        TrtbuildError: the folder is unusable, or of an architecture that is not supported.
     """
     first = deployments[0]
     quantization = first.quantization
+    folder = Path(first.model.path)
+    check_architecture(read_config(folder), where=str(folder / "config.json"))
     if {LAYOUTS[each.target] for each in deployments} != {"unified"} or quantization.dequantize:
         return None
-    folder = Path(first.model.path)
     if method_in(read_config(folder), folder) is None:
         return None
     from trtbuild.hardware import check_hardware  # not needed by a plan of an unquantized model
