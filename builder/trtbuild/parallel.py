@@ -77,15 +77,19 @@ class Parallel:
         """Return the stage that holds a global layer number."""
         return next(stage for stage in range(self.pp_size) if layer in self.layers(num_layers, stage))
 
-    def check(self, dims: ModelDims) -> None:
-        """Raise UsageError, with the sizes that would work, unless the model can be cut this way."""
-        if self.moe_ep_size > 1 and not dims.num_experts:
-            raise UsageError(f"moe_ep_size={self.moe_ep_size}: {dims.architecture} has no experts", hint="use --ep 1")
+    def check_experts(self) -> None:
+        """Raise UsageError unless experts can be dealt out among the tensor-parallel ranks."""
         if self.tp_size % self.moe_ep_size:
             raise UsageError(
                 f"moe_ep_size={self.moe_ep_size} does not divide tp_size={self.tp_size}",
                 hint="experts are dealt out among the tensor-parallel ranks: tp_size = moe_tp_size * moe_ep_size",
             )
+
+    def check(self, dims: ModelDims) -> None:
+        """Raise UsageError, with the sizes that would work, unless the model can be cut this way."""
+        if self.moe_ep_size > 1 and not dims.num_experts:
+            raise UsageError(f"moe_ep_size={self.moe_ep_size}: {dims.architecture} has no experts", hint="use --ep 1")
+        self.check_experts()
         rules = _rules(dims, self.moe_ep_size)
         broken = [
             text.format(tp=self.tp_size, moe_tp=self.moe_tp_size) for text, holds in rules if not holds(self.tp_size)

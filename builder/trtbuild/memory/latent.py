@@ -143,6 +143,7 @@ def size_latent(
 
 def _check_cut(model: ModelSize, parallel: Parallel) -> None:
     """Refuse sizes that divide neither heads nor experts, and stages without a layer; what config.json does not say is not checked."""
+    parallel.check_experts()
     heads, experts, ep = model.num_attention_heads, model.num_experts, parallel.moe_ep_size
     if heads is not None and heads % parallel.tp_size:
         valid = ", ".join(str(tp) for tp in range(1, heads + 1) if heads % tp == 0 and tp % ep == 0)
