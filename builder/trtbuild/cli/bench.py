@@ -12,6 +12,8 @@ from trtbuild_client.options import access, waiting
 
 #: Columns of what is no terminal: room for every interval.
 _WIDTH = 100
+#: As a shell counts: 128 + SIGTERM.
+_TERMINATED = 143
 
 
 @click.command(
@@ -28,11 +30,23 @@ _WIDTH = 100
 @common
 def bench(as_json: bool, quiet: bool, **given: Any) -> None:
     """Load-test a Triton or OpenAI-compatible server: latencies with intervals, goodput, capacity."""
+    from trtbuild_client.load.signals import Terminated, obeyed
+
+    try:
+        with obeyed():
+            _bench(given, as_json=as_json, quiet=quiet)
+    except Terminated:
+        click.echo("terminated", err=True)
+        raise click.exceptions.Exit(_TERMINATED) from None
+
+
+def _bench(given: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
     from trtbuild.cli.bench_settings import from_options
     from trtbuild.console import print_json, stdout_console
     from trtbuild.errors import CheckFailed
     from trtbuild_client.load.session import failure, terminal_line
     from trtbuild_client.load.show import table
+    from trtbuild_client.load.signals import leave
 
     test, files = from_options(given, show=terminal_line(is_quiet=quiet))
     extra: dict[str, Any] = {}
@@ -56,8 +70,8 @@ def bench(as_json: bool, quiet: bool, **given: Any) -> None:
                 console.print(table(summary))
             if extra:
                 console.print(capacity.text())
-    if any(summary.client["interrupted"] for summary in summaries):
-        raise KeyboardInterrupt
+    if test.stopped_by is not None:
+        leave(test.stopped_by)
     if given["find_capacity"]:  # its points are overloaded on purpose
         return
     problem = failure(summaries, max_error_rate=given["max_error_rate"], allow_invalid=given["allow_invalid"])

@@ -64,6 +64,7 @@ class LoadTest:
 
     Attributes:
         runs: those that are done.
+        stopped_by: number of the signal that ended the last one, None when it ended by itself.
     """
 
     target: Target
@@ -76,6 +77,7 @@ class LoadTest:
     endpoint: Endpoint | None = None
     described: dict[str, Any] = field(default_factory=dict)
     created: str = ""
+    stopped_by: int | None = None
 
     def prepare(self) -> Dataset:
         """Ask the server what it is, and make the prompts.
@@ -124,6 +126,7 @@ class LoadTest:
 
         done = run(self.endpoint, plan, dataset, on_progress=report)
         line.close()
+        self.stopped_by = done.stopped_by
         summary = summarize(done, plan, dataset, objectives=self.objectives)
         self.runs.append((summary, done))
         return summary

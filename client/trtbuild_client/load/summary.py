@@ -243,7 +243,7 @@ def _client(run: Run, duration_s: float | None, lag_p99: float | None) -> dict[s
         "peak_rss_bytes": max(each.peak_rss_bytes for each in run.strain),
         "peak_in_flight": run.peak_in_flight,
         "connections_opened": run.connections_opened,
-        "interrupted": run.is_interrupted,
+        "interrupted": run.stopped_by is not None,
     }
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -311,10 +316,6 @@ def test_the_capacity_of_the_mock_is_found(cli: Cli) -> None:
 
 def test_the_run_says_nothing_of_numpy_or_grpc_until_it_needs_them() -> None:
     """Start-up is part of a load test's price: the loop of a process imports neither."""
-    import os
-    import subprocess
-    import sys
-
     code = (
         "import sys, trtbuild_client.load.driver, trtbuild_client.load.endpoints\n"
         "sys.exit(','.join(name for name in ('numpy', 'grpc', 'tritonclient', 'pydantic', 'asyncio') if name in sys.modules) or 0)"
@@ -325,38 +326,66 @@ def test_the_run_says_nothing_of_numpy_or_grpc_until_it_needs_them() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("is_group", [True, False])
-def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(
-    processes: int, is_group: bool, mock: RunningMock, tmp_path: Path
+@pytest.mark.parametrize(
+    ("number", "is_group", "is_background", "code", "said"),
+    [
+        (signal.SIGINT, True, False, 130, "interrupted"),
+        (signal.SIGINT, False, False, 130, "interrupted"),
+        (signal.SIGINT, False, True, 130, "interrupted"),
+        (signal.SIGTERM, True, False, 143, "terminated"),
+        (signal.SIGTERM, False, True, 143, "terminated"),
+    ],
+)
+def test_a_signal_ends_a_run_that_shows_and_writes_what_it_has(
+    number: int,
+    is_group: bool,
+    is_background: bool,
+    code: int,
+    said: str,
+    processes: int,
+    mock: RunningMock,
+    tmp_path: Path,
 ) -> None:
-    """A terminal interrupts all processes of a command, `kill -INT` one."""
-    import os
-    import signal
-    import subprocess
-    import sys
-
+    """A terminal interrupts all processes of a command, `kill` one; a script's `command &` has SIGINT ignored."""
     out = tmp_path / "r.json"
+    with bench_process(mock, "-o", str(out), "--processes", str(processes), is_background=is_background) as process:
+        (os.killpg if is_group else os.kill)(process.pid, number)
+        text, errors = process.communicate(timeout=20)  # both pipes end with the last process that holds them
+    assert (process.returncode, errors.strip()) == (code, said)
+    assert "INVALID: the run was interrupted" in text
+    value = json.loads(out.read_text())
+    assert value["runs"][0]["requests"]["ok"] >= 4 and not value["runs"][0]["valid"]
+    assert value["runs"][0]["requests"]["cancelled"] <= 2
+
+
+def test_processes_whose_command_was_killed_end_without_a_word(mock: RunningMock) -> None:
+    with bench_process(mock, "--processes", "2") as process:
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.communicate(timeout=20) == ("", "")
+
+
+@contextmanager
+def bench_process(mock: RunningMock, *more: str, is_background: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Start a run of a minute in a group of its own; go on when it has sent some requests."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     command = [sys.executable, "-m", "trtbuild", "bench", "--url", mock.grpc, "--prompt", "x", "--output-tokens", "6"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        [*command, "--concurrency", "2", "--duration", "60s", "-o", str(out), "--processes", str(processes)],
+        [*command, "--concurrency", "2", "--duration", "60s", *more],
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=ignore if is_background else None,
     ) as process:
         for _ in range(200):
             time.sleep(0.05)
             if len(mock.schedule()["requests"]) > 6:
                 break
-        (os.killpg if is_group else os.kill)(process.pid, signal.SIGINT)
-        text, errors = process.communicate(timeout=20)
-    assert process.returncode == 130, errors
-    assert "interrupted" in errors and "INVALID: the run was interrupted" in text
-    value = json.loads(out.read_text())
-    assert value["runs"][0]["requests"]["ok"] >= 4 and not value["runs"][0]["valid"]
-    assert value["runs"][0]["requests"]["cancelled"] <= 2
+        yield process
 
 
 def test_one_timeout_is_seconds_here_and_microseconds_for_the_queue_of_the_server() -> None:
