@@ -44,7 +44,7 @@ def _bench(given: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
     from trtbuild.cli.bench_settings import from_options
     from trtbuild.console import print_json, stdout_console
     from trtbuild.errors import CheckFailed
-    from trtbuild_client.load.session import failure, terminal_line
+    from trtbuild_client.load.session import failure, plain_lines, terminal_line
     from trtbuild_client.load.show import table
     from trtbuild_client.load.signals import leave
 
@@ -53,6 +53,7 @@ def _bench(given: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
     if given["find_capacity"]:
         from trtbuild_client.load.capacity_run import search
 
+        test.say = plain_lines(is_quiet=quiet)
         capacity = search(test)
         extra = {"capacity": capacity.to_json()}
         summaries = [summary for summary, _ in test.runs]
@@ -72,7 +73,14 @@ def _bench(given: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
                 console.print(capacity.text())
     if test.stopped_by is not None:
         leave(test.stopped_by)
-    if given["find_capacity"]:  # its points are overloaded on purpose
+    if extra:  # its points are overloaded on purpose: their failures are part of the answer
+        if capacity.low == 0:
+            raise CheckFailed(capacity.text(), hint="Raise the limits of --slo, or make the server faster.")
+        if capacity.problem and not given["allow_invalid"]:
+            raise CheckFailed(
+                f"the search ended before an objective was missed or narrowed down: {capacity.problem}",
+                hint="The server may hold more; --allow-invalid accepts what was found.",
+            )
         return
     problem = failure(summaries, max_error_rate=given["max_error_rate"], allow_invalid=given["allow_invalid"])
     if problem is not None:

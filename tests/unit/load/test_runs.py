@@ -272,6 +272,13 @@ def test_the_command_ends_with_an_error_when_the_client_was_the_bottleneck(mock:
         (("--concurrency", 2, "--rate", 5), "concurrency and rates at once"),
         (("--ramp", "1:5", "--requests", 5), "a ramp without duration"),
         (("--find-capacity",), "--find-capacity without --slo"),
+        (("--no-stream", "--slo", "ttft.p95=1ms"), "without streaming"),
+        (
+            ("--no-stream", "--slo", "e2e=1s,tpot=1ms", "--find-capacity"),
+            "objective 'tpot.p95 <= 1 ms' without streaming",
+        ),
+        (("--output-tokens", 1, "--slo", "itl.p95=1us"), "answers of one token"),
+        (("--output-tokens", 1, "--slo", "tpot.p95=1us", "--find-capacity"), "answers of one token"),
         (("--rate", "0"), "one number above 0"),
         (("--input-tokens", "0"), "no number of tokens"),
         (("--max-seq-len", 100, "--input-tokens", 90, "--output-tokens", 20), "the model takes 100"),
