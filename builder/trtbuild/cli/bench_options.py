@@ -80,7 +80,7 @@ server = _add((
     click.option("--model", default=defaults.MODEL, show_default=True, help="Model to ask."),
     click.option("--api", type=click.Choice(["triton-grpc", "triton-http", "openai-chat", "openai-completions"]), help="How to ask; by default triton-grpc, and openai-chat for http URLs."),
     click.option("--header", "headers", type=header, multiple=True, metavar="'NAME: VALUE'", help="Further header (HTTP) or metadata (gRPC) of every request (repeatable)."),
-    click.option("--param", "parameters", type=name_value, multiple=True, metavar="NAME=VALUE", help="Sampling parameter, input of the model or field of the request (repeatable)."),
+    click.option("--param", "parameters", type=name_value, multiple=True, metavar="NAME=VALUE", help="Sampling parameter, input of the model or field of the request that has no option of its own (repeatable)."),
     click.option("--stream/--no-stream", "is_streaming", default=True, show_default=True, help="Time each token, or only whole answers."),
     click.option("--fixed-length/--free-length", default=True, show_default=True, help="Ask for answers of exactly --output-tokens where the server can."),
     click.option("--cumulative", is_flag=True, help="Each response of Triton holds all text so far (llmapi, accumulate_tokens)."),

@@ -284,6 +284,15 @@ def test_the_command_ends_with_an_error_when_the_client_was_the_bottleneck(mock:
         (("--max-seq-len", 100, "--input-tokens", 90, "--output-tokens", 20), "the model takes 100"),
         (("--param", "top_p=2"), "top_p"),
         (("--param", "runtime_top_k=5"), "runtime_top_k"),
+        (("--param", "max_tokens=9", "--output-tokens", 3), "--param max_tokens=9\nhint: It is set by --output-tokens"),
+        (("--param", "request_output_len=9"), "--output-tokens"),
+        (("--param", "stream=false"), "--no-stream"),
+        (("--param", "text_input=x"), "--prompt"),
+        (("--param", "messages=[]"), "--prompt"),
+        (("--param", "model=x"), "--model"),
+        (("--param", "min_tokens=2"), "--free-length"),
+        (("--param", "ignore_eos=false"), "--free-length"),
+        (("--param", "top_k=2", "--param", "top_k=3"), "twice: 2 and 3"),
         (("--header", "nonsense"), "NAME: VALUE"),
         (("--processes", 3, "--concurrency", 2), "3 processes for a concurrency of 2"),
         (("--prompt", "x", "--dataset", __file__), "at once"),
@@ -295,6 +304,13 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
     code, _, err = cli("bench", "--url", mock.grpc, *arguments)
     assert code == 2 and message in err, err
     assert mock.schedule()["requests"] == []
+
+
+def test_the_length_of_answers_can_be_left_to_a_parameter(mock: RunningMock, cli: Cli) -> None:
+    code, _, err = cli(
+        "bench", "--url", mock.grpc, "--requests", 2, "--free-length", "--param", "min_tokens=2", "--allow-invalid"
+    )
+    assert code == 0, err
 
 
 @pytest.mark.slow
