@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trtbuild_client.errors import InvalidRequest
+from trtbuild_client.errors import ClientError, InvalidRequest
 from trtbuild_client.load.capacity import Capacity, Point, Sample, judge, judge_alone, looks, per_s, result
 from trtbuild_client.load.capacity import search as bisect
 from trtbuild_client.load.datasets import Dataset
@@ -42,16 +42,25 @@ def search(test: LoadTest, *, tolerance: float = 0.05) -> Capacity:
 
     Raises:
         InvalidRequest: a kind of load that a search cannot use.
-        ClientError: the server does not answer.
+        ClientError: the server does not answer, or no single request.
     """
     load = test.load
     if load.concurrency or load.ramp or len(load.rates) > 1:
         raise InvalidRequest(
             "--find-capacity with another kind of load", hint="Give at most one --rate: where the search begins."
         )
+    if load.duration_s is not None:
+        raise InvalidRequest(
+            "--find-capacity with a duration", hint="A rate ends when it is decided, or after --requests: give those."
+        )
     # Two runs of the same beginning must not find the prompts of the other in the server's cache.
-    test.load = replace(load, requests=load.requests or _REQUESTS, duration_s=None)
+    test.load = replace(load, requests=load.requests or _REQUESTS)
     found = Search(test, test.prepare(), [])
+    if found.dataset.starts is not None:
+        raise InvalidRequest(
+            f"--find-capacity with the times of {found.dataset.name}",
+            hint="The search sets the rates itself: give prompts without times.",
+        )
     objectives = [str(each) for each in test.objectives]
     try:
         alone = found.alone()
@@ -83,7 +92,7 @@ class Search:
         rate = summary.rates["requests_per_s"]
         if not rate:
             said = summary.errors[0][0] if summary.errors else "no answer"
-            raise InvalidRequest(
+            raise ClientError(
                 f"no request succeeded: {said}", hint="A search needs a server that answers single requests."
             )
         samples = samples_of(table, (), self.test.objectives, is_streamed=self.test.load.is_streaming)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,6 +106,46 @@ def test_what_one_request_at_a_time_misses_is_said_at_once(mock: RunningMock, cl
     assert len(mock.schedule()["requests"]) == 5
     code, _, err = cli(*arguments, "--quiet")
     assert code == 3 and err.startswith("error: ")
+
+
+def test_a_search_sets_times_and_ends_of_its_runs_itself(mock: RunningMock, cli: Cli, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 4, "output_length": 2, "hash_ids": [1]}\n')
+    for more, message in ((("--duration", "5s"), "with a duration"), (("--dataset", trace), "with the times of")):
+        code, _, err = cli("bench", "--url", mock.grpc, "--find-capacity", "--slo", "ttft=1s", *more)
+        assert code == 2 and message in err
+    assert mock.schedule()["requests"] == []
+
+
+def test_a_server_that_answers_no_single_request_has_no_capacity(mock: RunningMock, cli: Cli) -> None:
+    code, _, err = cli(
+        "bench", "--url", mock.grpc, "--find-capacity", "--slo", "ttft=1s", "--prompt", "[mock fault=reset at=1]"
+    )
+    assert code == 1 and "no request succeeded: " in err
+
+
+def test_an_objective_that_no_answer_has_a_value_for_is_unknown_in_every_output(cli: Cli, tmp_path: Path) -> None:
+    page, short = tmp_path / "r.html", tmp_path / "r.aiperf"
+    with running(MockOptions(output_tokens=1)) as mock:
+        asked = (
+            "bench",
+            "--url",
+            mock.grpc,
+            "--requests",
+            8,
+            "--slo",
+            "itl.p95=1s",
+            "--output-tokens",
+            4,
+            "--allow-invalid",
+        )
+        code, out, err = cli(*asked, "--html", page, "--aiperf", short)
+        assert code == 0 and "goodput unknown: no answer has a value for itl.p95 <= 1000 ms" in re.sub(
+            r"\s+", " ", out
+        ), err
+        assert "n/a" in page.read_text() and "goodput" not in json.loads(short.read_text())
+        code, _, err = cli(*asked, "--find-capacity")
+        assert code == 3 and "unknown whether itl.p95 <= 1000 ms can be met: no answer has a value" in err
 
 
 def test_a_busy_client_ends_the_search_with_3_and_every_point_is_said(mock: RunningMock, cli: Cli) -> None:
