@@ -9,7 +9,8 @@ Each is a process of its own that is measured from outside (getrusage with its c
 cost: every client runs a small and a large number of requests; the difference gives the CPU per event without start-up, the rest is start-up. They take turns, forth and
     back, round by round. Loads: paced (a token each 20 ms, every message its own wake-up) and burst (all 64 messages of an answer at once). Errors are 99th percentiles in
     milliseconds: the first token, and gaps between tokens, as seen by the client minus as written by the mock, on the clock of the machine. "-": it does not say when each came.
-busy: the errors of `trtbuild bench` at more and more tokens per second, with the CPU of the client and how late the mock was against its own schedule.
+busy: the errors of `trtbuild bench` at more and more tokens per second, with the CPU of the client and how late the server was against its own schedule: over gRPC from
+    the mock, and over HTTP from `client_replay.py`, which costs less than the client. It says which CPU share was reached.
 memory: peak memory at 400 and at 4,000 requests.
 schedule: an open loop of 200 requests/s for 30 s: Kolmogorov-Smirnov test of the send times against a Poisson process, and the send lag.
 """
@@ -54,8 +55,14 @@ from trtbuild.console import stdout_console
 LOADS = {"paced": ("--ttft", "20ms", "--itl", "20ms"), "burst": ("--ttft", "20ms", "--burst")}
 #: Of the requests, the small run has this share.
 _SMALL = 0.2
-#: (streams, time between tokens): 1.6, 6.4, 12.8 and 19.2 thousand tokens per second.
-_BUSY = ((32, "20ms"), (64, "10ms"), (128, "10ms"), (192, "10ms"))
+#: (server, streams, milliseconds between tokens): 1.6 to 64 thousand tokens per second. The mock is as busy as a core can be long before the client
+#: is; `client_replay.py` costs less than the client.
+_BUSY = (
+    ("mock", 32, 20), ("mock", 64, 10), ("mock", 128, 10), ("replay", 128, 10), ("replay", 256, 10), ("replay", 384, 10), ("replay", 512, 10),
+    ("replay", 640, 10),
+)  # fmt: skip
+#: 99th percentiles that a client with half a core to do may be wrong by.
+_TTFT_ERROR_MS, _ITL_ERROR_MS = 1.0, 0.5
 _MEMORY = (400, 4000)
 _RATE, _SECONDS = 200, 30
 #: Starts a command and writes what it used. A process of its own, since Linux counts the memory of who starts a process to that process.
@@ -154,6 +161,19 @@ def mock(*options: str) -> Iterator[tuple[str, str]]:
         addresses = json.loads(process.stdout.readline())
         try:
             yield addresses["grpc"], addresses["http"]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def replay(ttft_ms: float, itl_ms: float) -> Iterator[tuple[str, str]]:
+    """Run the server of `client_replay.py` in a process of its own; give ("", HTTP address)."""
+    script = Path(__file__).with_name("client_replay.py")
+    command = [sys.executable, str(script), str(ttft_ms), str(itl_ms), str(TOKENS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield "", process.stdout.readline().strip()
         finally:
             process.terminate()
 
@@ -265,30 +285,40 @@ def measure(result: Result, command: Command, load: str, arguments: argparse.Nam
 
 
 def busy(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure the errors of `trtbuild bench` at more and more tokens per second; print a table."""
+    """Measure the errors of `trtbuild bench` at more and more tokens per second; print a table, and how busy the client was."""
     found = []
-    for concurrency, itl in _BUSY:
-        with mock("--ttft", "20ms", "--itl", itl) as (grpc, http), tempfile.TemporaryDirectory() as folder:
+    for server, concurrency, itl_ms in _BUSY:
+        is_http = server == "replay"
+        served = replay(20, itl_ms) if is_http else mock("--ttft", "20ms", "--itl", f"{itl_ms}ms")
+        with served as (grpc, http), tempfile.TemporaryDirectory() as folder:
             job = Job(grpc, http, concurrency * (5 if arguments.quick else 15), concurrency, Path(folder))
-            run(bench("--ramp-up", "0.5s")(job))
+            run(bench("--ramp-up", "0.5s", is_http=is_http)(job))
             (measured,) = json.loads(job.result.read_text("utf-8"))["runs"]
-            ttft_ms, itl_ms = errors_ms(job) or (0.0, 0.0)
+            ttft_ms, itl_error_ms = errors_ms(job) or (0.0, 0.0)
             entries = written_by(http).values()
             late = np.concatenate([np.array(each["sent_ns"]) - np.array(each["intended_ns"]) for each in entries])
         client = measured["client"]
         found.append({
-            "concurrency": concurrency, "itl": itl, "events_per_s": client["events"] / measured["rates"]["duration_s"],
+            "server": server, "concurrency": concurrency, "itl_ms": itl_ms, "events_per_s": client["events"] / measured["rates"]["duration_s"],
             "cpu_share": client["cpu_share_max"], "us_per_event": client["cpu_us_per_event"], "ttft_error_ms": ttft_ms,
-            "itl_error_ms": itl_ms, "mock_late_ms": p99_ms(late), "valid": measured["valid"], "reasons": measured["invalid_reasons"],
+            "itl_error_ms": itl_error_ms, "server_late_ms": p99_ms(late), "valid": measured["valid"], "reasons": measured["invalid_reasons"],
         })  # fmt: skip
-    show("busy: trtbuild bench, errors by load", ("events/s", "client CPU", "us/event", "TTFT error", "ITL error", "mock late", "valid"), [
+    show("busy: trtbuild bench, errors by load", ("events/s", "client CPU", "us/event", "TTFT error", "ITL error", "server late", "valid"), [
         (
-            f"{each['concurrency']} x {each['itl']}", f"{each['events_per_s']:,.0f}", f"{each['cpu_share']:.0%}",
+            f"{each['server']}, {each['concurrency']} x {each['itl_ms']} ms", f"{each['events_per_s']:,.0f}", f"{each['cpu_share']:.0%}",
             f"{each['us_per_event']:.1f}", f"{each['ttft_error_ms']:.3f}", f"{each['itl_error_ms']:.3f}",
-            f"{each['mock_late_ms']:.1f}", "yes" if each["valid"] else "no",
+            f"{each['server_late_ms']:.1f}", "yes" if each["valid"] else "no",
         )
         for each in found
     ])  # fmt: skip
+    right = [
+        each for each in found if each["ttft_error_ms"] <= _TTFT_ERROR_MS and each["itl_error_ms"] <= _ITL_ERROR_MS
+    ]
+    reached, shown = (max((each["cpu_share"] for each in rows), default=0.0) for rows in (found, right))
+    stdout_console().print(
+        f"client CPU reached: {reached:.0%} of a core; errors within {_TTFT_ERROR_MS:g} ms (TTFT) and {_ITL_ERROR_MS:g} ms (ITL) shown up to {shown:.0%}",
+        soft_wrap=True,
+    )
     return found
 
 

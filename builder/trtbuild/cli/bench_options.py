@@ -80,7 +80,7 @@ server = _add((
     click.option("--model", default=defaults.MODEL, show_default=True, help="Model to ask."),
     click.option("--api", type=click.Choice(["triton-grpc", "triton-http", "openai-chat", "openai-completions"]), help="How to ask; by default triton-grpc, and openai-chat for http URLs."),
     click.option("--header", "headers", type=header, multiple=True, metavar="'NAME: VALUE'", help="Further header (HTTP) or metadata (gRPC) of every request (repeatable)."),
-    click.option("--param", "parameters", type=name_value, multiple=True, metavar="NAME=VALUE", help="Sampling parameter, input of the model or field of the request (repeatable)."),
+    click.option("--param", "parameters", type=name_value, multiple=True, metavar="NAME=VALUE", help="Sampling parameter, input of the model or field of the request that has no option of its own (repeatable)."),
     click.option("--stream/--no-stream", "is_streaming", default=True, show_default=True, help="Time each token, or only whole answers."),
     click.option("--fixed-length/--free-length", default=True, show_default=True, help="Ask for answers of exactly --output-tokens where the server can."),
     click.option("--cumulative", is_flag=True, help="Each response of Triton holds all text so far (llmapi, accumulate_tokens)."),
@@ -90,7 +90,7 @@ server = _add((
 
 load = _add((
     click.option("--concurrency", type=numbers(int), metavar="N[,N...]", help="Closed loop: requests in flight; one run for each number. Default: 1."),
-    click.option("--rate", "rates", type=numbers(float), metavar="R[,R...]", help="Open loop: requests per second; one run for each number."),
+    click.option("--rate", "rates", type=numbers(float), metavar="R[,R...]", help="Open loop: requests per second, or conversations where they have several turns; one run for each number."),
     click.option("--ramp", type=span, metavar="FROM:TO", help="Open loop whose rate changes evenly over --duration."),
     click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma"]), default="poisson", show_default=True, help="Times between arrivals of an open loop."),
     click.option("--burstiness", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Shape of gamma arrivals: below 1 they come in bursts, above 1 evenly."),
@@ -122,10 +122,10 @@ prompts = _add((
 ))  # fmt: skip
 
 verdict = _add((
-    click.option("--slo", help="Objectives for goodput and capacity: ttft.p95=500ms,itl.p95=40ms (metrics ttft, itl, tpot, e2e)."),
-    click.option("--find-capacity", is_flag=True, help="Search the highest rate that meets --slo."),
+    click.option("--slo", help="Objectives for goodput and capacity: ttft.p95=500ms,itl.p95=40ms (metrics ttft, itl, tpot, e2e; without streaming e2e only)."),
+    click.option("--find-capacity", is_flag=True, help="Search the highest rate that meets --slo, from --rate or that of single requests on."),
     click.option("--max-error-rate", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of failed requests above which the exit code is 3."),
-    click.option("--allow-invalid", is_flag=True, help="Exit with 0 even if the client was the bottleneck."),
+    click.option("--allow-invalid", is_flag=True, help="Exit with 0 even if the client was the bottleneck, or ended the search."),
     click.option("--max-client-cpu", type=click.FloatRange(0, 1), default=0.8, show_default=True, help="Share of a core per process above which the run is invalid."),
     click.option("--max-send-lag", "max_send_lag_s", type=duration, default="2ms", show_default=True, metavar="TIME", help="99th percentile above which the run is invalid."),
     click.option("--max-loop-lag", "max_loop_lag_s", type=duration, default="2ms", show_default=True, metavar="TIME", help="Likewise, of the time in which no socket is looked at."),

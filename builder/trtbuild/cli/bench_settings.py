@@ -33,6 +33,17 @@ _PROMPTS = (
     "seed",
 )
 
+_LENGTH, _STREAM, _TEXT = "--output-tokens", "--stream or --no-stream", "--prompt, --dataset or --input-tokens"
+#: Parameter, tensor or field of a request, in every API -> the option that sets it. --param must not say otherwise, or say it in vain.
+_OWN = {
+    "max_tokens": _LENGTH, "request_output_len": _LENGTH, "sampling_param_max_tokens": _LENGTH, "max_completion_tokens": _LENGTH,
+    "stream": _STREAM, "streaming": _STREAM,
+    "text_input": _TEXT, "prompt": _TEXT, "messages": _TEXT, "input_ids": _TEXT,
+    "model": "--model", "timeout": "--timeout",
+}  # fmt: skip
+#: Those that let answers be shorter, or that --fixed-length sets.
+_FREE = ("min_tokens", "min_length", "ignore_eos")
+
 
 def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None) -> tuple[LoadTest, Files]:
     """Return the load test that was asked for, and where its results go.
@@ -68,8 +79,29 @@ def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None
     return LoadTest(_target(given), load, prompts, objectives, show, given["wait_s"]), files
 
 
+def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what --param says.
+
+    Raises:
+        UsageError: a name that is given twice, or that an option of its own sets.
+    """
+    parameters: dict[str, Any] = {}
+    for name, value in given["parameters"]:
+        if name in _OWN:
+            raise UsageError(f"--param {name}={value}", hint=f"It is set by {_OWN[name]}: give that.")
+        if name in _FREE and given["fixed_length"]:
+            raise UsageError(
+                f"--param {name}={value} with --fixed-length, which is the default and sets it",
+                hint="Give --free-length to set it yourself.",
+            )
+        if name in parameters:
+            raise UsageError(f"--param {name} twice: {parameters[name]} and {value}", hint="Give it once.")
+        parameters[name] = value
+    return parameters
+
+
 def _target(given: Mapping[str, Any]) -> Target:
-    parameters = dict(given["parameters"])
+    parameters = _parameters(given)
     target = Target(
         url=given["url"],
         model=given["model"],

@@ -4,6 +4,8 @@ At a point, each objective asks that at most a share of values is above its limi
 with an interval that allows for neighbours being alike (a queue that is long stays long for a while) and for looking several times (each
 look gets an equal part of the error, Bonferroni). A point ends when the interval lies on one side for every objective, or one objective is
 missed, or the requests are used up: then the estimate decides, and the result says so.
+
+A point that says nothing about the server (the client was its limit, no answer has a value) ends the search: nothing beyond it is claimed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.intervals import share_bounds
 
-Verdict = Literal["met", "missed", "open"]
+Verdict = Literal["met", "missed", "open", "unknown"]
 _FIRST_LOOK = 100
 _BATCHES = 20
 #: The first share of the requests of a point is left out: the queue is still filling.
@@ -29,6 +31,8 @@ _MIN_SPANS, _WINDOW = 50, 5
 #: A share above the limit that is an overload and no burst.
 _OVERLOADED = 0.5
 _GROWTH = 2.0
+#: Of the few requests that are sent one after the other.
+_CONFIDENCE = 0.95
 #: Doublings or halvings before the search gives up.
 _MAX_STEPS = 24
 
@@ -54,17 +58,19 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of values above a limit, with its interval."""
+    """The share of values above a limit, with its interval; `estimate` is None where there is no value."""
 
     name: str
-    estimate: float
+    estimate: float | None
     low: float
     high: float
     allowed: float
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the interval decides."""
+        """What the interval decides."""
+        if self.estimate is None:
+            return "unknown"
         return "met" if self.high <= self.allowed else "missed" if self.low > self.allowed else "open"
 
 
@@ -73,7 +79,12 @@ class Point:
     """One rate.
 
     Attributes:
+        rate: of the open loop, per second: of requests, or of conversations where they have several turns.
         is_decided: by its interval, not only by its estimate.
+        requests_per_s: what the rate is in requests; of a point that meets its objectives, at most what was sent.
+        achieved_per_s: requests that succeeded per second from the first one due to the last end; None where nobody looked.
+        problem: why it says nothing about the server; empty when it does.
+        is_alone: its requests were sent one after the other.
     """
 
     rate: float
@@ -81,6 +92,36 @@ class Point:
     is_decided: bool
     requests: int
     shares: tuple[Share, ...]
+    requests_per_s: float = math.nan
+    achieved_per_s: float | None = None
+    problem: str = ""
+    is_alone: bool = False
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.requests_per_s):
+            object.__setattr__(self, "requests_per_s", self.rate)
+
+    @property
+    def verdict(self) -> str:
+        """What it says, in a word."""
+        return "says nothing" if self.problem else "met" if self.is_met else "missed"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "rate": self.rate,
+            "requests_per_s": self.requests_per_s,
+            "achieved_requests_per_s": self.achieved_per_s,
+            "alone": self.is_alone,
+            "met": self.is_met and not self.problem,
+            "decided": self.is_decided,
+            "problem": self.problem or None,
+            "requests": self.requests,
+            "shares": [
+                {"objective": s.name, "above": s.estimate, "low": s.low, "high": s.high, "allowed": s.allowed}
+                for s in self.shares
+            ],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +131,7 @@ class Capacity:
     Attributes:
         low: 0 when no rate that was tried met them.
         high: infinite when none that was tried missed them.
+        problem: of the point that ended the search because it said nothing, else empty.
     """
 
     low: float
@@ -97,17 +139,22 @@ class Capacity:
     points: tuple[Point, ...]
     objectives: tuple[str, ...]
     stopped_because: str
+    problem: str = ""
 
     def text(self) -> str:
         """Return the answer as a sentence."""
         goal = " and ".join(self.objectives)
+        if self.low == 0 and math.isinf(self.high):
+            return f"unknown whether {goal} can be met: {self.stopped_because}"
         if self.low == 0:
-            return f"not even {self.high:.3g} requests/s meet {goal}"
+            is_alone = any(point.is_alone and not point.is_met for point in self.points)
+            by = f"one request at a time ({per_s(self.high)}/s)" if is_alone else f"{per_s(self.high)} requests/s"
+            return f"{goal}: not met even by {by}; {self.stopped_because}"
         if math.isinf(self.high):
-            return f"holds at least {self.low:.3g} requests/s at {goal}: {self.stopped_because}"
+            return f"holds at least {per_s(self.low)} requests/s at {goal}: {self.stopped_because}"
         open_ = sum(not each.is_decided for each in self.points)
         doubt = f"; {open_} of {len(self.points)} rates were decided by their estimate only" if open_ else ""
-        return f"holds {self.low:.3g}-{self.high:.3g} requests/s at {goal} ({self.stopped_because}{doubt})"
+        return f"holds {per_s(self.low)}-{per_s(self.high)} requests/s at {goal} ({self.stopped_because}{doubt})"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -116,20 +163,25 @@ class Capacity:
             "high_requests_per_s": None if math.isinf(self.high) else self.high,
             "objectives": list(self.objectives),
             "stopped_because": self.stopped_because,
-            "points": [
-                {
-                    "rate": each.rate,
-                    "met": each.is_met,
-                    "decided": each.is_decided,
-                    "requests": each.requests,
-                    "shares": [
-                        {"objective": s.name, "above": s.estimate, "low": s.low, "high": s.high, "allowed": s.allowed}
-                        for s in each.shares
-                    ],
-                }
-                for each in self.points
-            ],
+            "points": [each.to_json() for each in self.points],
         }
+
+
+def per_s(rate: float) -> str:
+    """Return a rate as text."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+
+
+def result(points: Sequence[Point], objectives: Sequence[str], reason: str) -> Capacity:
+    """Return what points say. No more is claimed than was sent; where nothing was missed, than was served."""
+    problem = next((point.problem for point in points if point.problem), "")
+    said = [point for point in points if not point.problem]
+    met = max((point for point in said if point.is_met), key=lambda point: point.rate, default=None)
+    high = min((point.requests_per_s for point in said if not point.is_met), default=math.inf)
+    low = 0.0 if met is None else met.requests_per_s
+    if met is not None and math.isinf(high) and met.achieved_per_s is not None:
+        low = min(low, met.achieved_per_s)
+    return Capacity(low, high, tuple(points), tuple(objectives), reason, problem)
 
 
 def looks(requests: int) -> list[int]:
@@ -148,7 +200,7 @@ def share_of(sample: Sample, confidence: float) -> Share:
     bad, weight = sample.bad[skipped:], sample.weight[skipped:]
     total = float(weight.sum())
     if total <= 0:
-        return Share(sample.name, 0.0, 0.0, 1.0, sample.allowed)
+        return Share(sample.name, None, 0.0, 1.0, sample.allowed)
     estimate = float(bad.sum()) / total
     alike = alike_for(sample.level[skipped:])
     effective = min(_effective(bad, weight, estimate, total), len(bad) / alike)
@@ -214,8 +266,34 @@ def judge(samples: Sequence[Sample], *, rate: float, number_of_looks: int, error
         return Point(rate, is_met=True, is_decided=True, requests=requests, shares=shares)
     if not is_last:
         return None
-    is_met = all(each.estimate <= each.allowed for each in shares)
-    return Point(rate, is_met=is_met, is_decided=False, requests=requests, shares=shares)
+    is_met = all(each.estimate is not None and each.estimate <= each.allowed for each in shares)
+    nothing = [each.name for each in shares if each.verdict == "unknown"]
+    problem = f"no answer has a value for {' and '.join(nothing)}" if nothing else ""
+    return Point(rate, is_met=is_met, is_decided=False, requests=requests, shares=shares, problem=problem)
+
+
+def judge_alone(samples: Sequence[Sample], *, rate: float) -> Point | None:
+    """Return the point of requests that were sent one after the other if it decides: most of them are above a limit, or none has a value.
+
+    Args:
+        samples: of each objective; few requests.
+        rate: at which they were served.
+    """
+    shares = []
+    for each in samples:
+        has_value = each.weight > 0
+        own = each.bad[has_value] / each.weight[has_value]
+        low, high = share_bounds(float(own.sum()), len(own), _CONFIDENCE)
+        shares.append(Share(each.name, float(own.mean()) if len(own) else None, low, high, each.allowed))
+    number = max((len(each.bad) for each in samples), default=0)
+    nothing = [each.name for each in shares if each.verdict == "unknown"]
+    problem = f"no answer has a value for {' and '.join(nothing)}" if nothing else ""
+    is_missed = any(
+        each.verdict == "missed" and each.estimate is not None and each.estimate > _OVERLOADED for each in shares
+    )
+    if not (nothing or is_missed):
+        return None
+    return Point(rate, False, not nothing, number, tuple(shares), problem=problem, is_alone=True)
 
 
 def search(
@@ -223,18 +301,20 @@ def search(
     *,
     start: float,
     objectives: Sequence[str],
+    floor: float = 0.0,
     tolerance: float = 0.05,
     max_points: int = 40,
 ) -> Capacity:
     """Return the capacity.
 
     The rate is doubled until it is missed (or halved until it is met), then the span is halved on a logarithmic scale until it is within
-    `tolerance`.
+    `tolerance`. The first point that says nothing ends the search.
 
     Args:
         measure: decides one rate.
-        start: first rate, requests per second.
+        start: first rate, per second.
         objectives: for the text.
+        floor: no lower rate is tried.
         tolerance: share by which `high` may be above `low`.
         max_points: rates that are tried at most.
 
@@ -251,12 +331,18 @@ def search(
     while len(points) < max_points:
         point = measure(rate)
         points.append(point)
+        if point.problem:
+            reason = point.problem
+            break
         low, high = (max(low, rate), high) if point.is_met else (low, min(high, rate))
         if low > 0 and high <= low * (1 + tolerance):
             reason = f"within {tolerance:.0%}"
             break
+        if low == 0 and high <= floor:
+            reason = "requests hardly wait for each other there, so that a lower rate changes nothing"
+            break
         if (math.isinf(high) or low == 0) and len(points) >= _MAX_STEPS:
             reason = "the rate was changed as far as makes sense"
             break
-        rate = low * _GROWTH if math.isinf(high) else high / _GROWTH if low == 0 else math.sqrt(low * high)
-    return Capacity(low, high, tuple(points), tuple(objectives), reason)
+        rate = low * _GROWTH if math.isinf(high) else max(high / _GROWTH, floor) if low == 0 else math.sqrt(low * high)
+    return result(points, objectives, reason)

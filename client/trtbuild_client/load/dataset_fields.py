@@ -12,7 +12,7 @@ from typing import Any
 from trtbuild_client.errors import InvalidRequest
 
 #: Most tokens to ask for: `max_tokens` of TensorRT-LLM's models is an INT32 (all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt).
-_MOST_TOKENS = 2**31 - 1
+MOST_TOKENS = 2**31 - 1
 #: Longest prompt of a trace: the longest context of any published model (Llama 4 Scout, config.json: max_position_embeddings 10485760).
 _MOST_INPUT = 10_485_760
 #: Latest time of a trace, milliseconds: as nanoseconds it still fits in 64 bits; times since 1970 are far below.
@@ -51,7 +51,7 @@ PROMPT = Field(
     "a text that is not blank",
     lambda value: isinstance(value, str) and bool(value.strip()),
 )
-WANTED = _whole(("max_tokens", "output_length"), _MOST_TOKENS)
+WANTED = _whole(("max_tokens", "output_length"), MOST_TOKENS)
 MESSAGES = Field(
     ("conversations", "messages"),
     "a list of objects",
@@ -72,7 +72,7 @@ SAID = Field(
 PART = Field(("text",), "a text", lambda value: isinstance(value, str))
 TIMESTAMP = Field(("timestamp",), f"a number of milliseconds from 0 to {_MOST_MS:g}", _is_time)
 INPUT_LENGTH = _whole(("input_length",), _MOST_INPUT)
-OUTPUT_LENGTH = _whole(("output_length",), _MOST_TOKENS)
+OUTPUT_LENGTH = _whole(("output_length",), MOST_TOKENS)
 HASH_IDS = Field(("hash_ids",), "a list of whole numbers", _are_ids)
 
 

@@ -83,28 +83,42 @@ def _objectives(runs: Runs) -> tuple[Objective, ...]:
     return ()
 
 
+#: Verdict of a rate -> how it is written.
+_VERDICTS = {
+    "met": '<span class="good">met</span>',
+    "missed": '<span class="bad">missed</span>',
+    "unknown": '<span class="refused">unknown</span>',
+}
+
+
+def _percent(share: float | None) -> str:
+    return "n/a" if share is None else f"{100 * share:.2f} %"
+
+
 def _capacity(extra: dict[str, Any] | None) -> str:
     found = (extra or {}).get("capacity")
     if not found:
         return ""
     low, high = found["low_requests_per_s"], found["high_requests_per_s"]
     span = f"{low:.3g} to {high:.3g}" if high is not None else f"at least {low:.3g}"
+    title = f"{span} requests/s" if low else "unknown" if high is None else f"not even {high:.3g} requests/s"
     rows = (
         (
-            f"{point['rate']:.3g}",
-            '<span class="good">met</span>' if point["met"] else '<span class="bad">missed</span>',
+            f"{point['requests_per_s']:.3g}",
+            _VERDICTS["unknown" if point["problem"] else "met" if point["met"] else "missed"],
             "by its interval" if point["decided"] else "by its estimate only",
             f"{point['requests']:,}",
             "<br>".join(
-                f"{escape(share['objective'])}: {100 * share['above']:.2f} % above, {100 * share['allowed']:.3g} % allowed"
+                f"{escape(share['objective'])}: {_percent(share['above'])} above, {100 * share['allowed']:.3g} % allowed"
                 for share in point["shares"]
-            ),
+            )
+            + escape(point["problem"] or ""),
         )
         for point in sorted(found["points"], key=lambda each: float(each["rate"]))
     )
     points = _table(("requests/s", "", "decided", "requests", "values above their limit"), rows, frozenset({0, 3}))
     goal = escape(" and ".join(found["objectives"]))
-    return f'<section><h2>Capacity: {span} requests/s</h2><p class="soft">{goal}; {escape(found["stopped_because"])}</p>{points}</section>'
+    return f'<section><h2>Capacity: {title}</h2><p class="soft">{goal}; {escape(found["stopped_because"])}</p>{points}</section>'
 
 
 def _cards(summary: Summary, run: Run) -> str:
@@ -121,9 +135,7 @@ def _cards(summary: Summary, run: Run) -> str:
     )
     if summary.goodput is not None:
         share = summary.goodput["share"]
-        entries.append(
-            ("goodput", _number(summary.goodput["requests_per_s"]), f"requests/s; {100 * (share or 0):.1f} % of all")
-        )
+        entries.append(("goodput", _number(summary.goodput["requests_per_s"]), f"requests/s; {_percent(share)} of all"))
     counts = summary.counts
     entries.append(
         ("requests", f"{counts['ok']:,} ok", f"{counts['failed']:,} failed, {counts['cancelled']:,} cancelled")

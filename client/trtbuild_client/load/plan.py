@@ -19,7 +19,7 @@ class Plan:
 
     Attributes:
         concurrency: closed loop, when neither arrivals nor the times of a trace are given.
-        arrivals: open loop.
+        arrivals: open loop; of conversations, which have one request each unless they have several turns.
         limits: when it ends; deadlines.
         warmup_requests, warmup_s: what is marked and not counted.
         ramp_s: closed loop: the conversations begin evenly within this time.
@@ -112,7 +112,12 @@ class Plan:
             return f"concurrency {self.concurrency}" if dataset.starts is None else dataset.name
         arrivals = self.arrivals
         rate = f"{arrivals.rate:g}" if arrivals.end_rate is None else f"{arrivals.rate:g} to {arrivals.end_rate:g}"
-        return f"{rate} req/s {arrivals.process}"
+        turns = mean_turns(dataset)
+        if turns == 1:
+            return f"{rate} req/s {arrivals.process}"
+        ends = [arrivals.rate, *([] if arrivals.end_rate is None else [arrivals.end_rate])]
+        requests = " to ".join(f"{each * turns:.4g}" for each in ends)
+        return f"{rate} conversations/s (up to {requests} req/s) {arrivals.process}"
 
     def to_json(self, dataset: Dataset) -> dict[str, Any]:
         """Return what was asked for as JSON values."""
@@ -124,6 +129,7 @@ class Plan:
                 "process": arrivals.process,
                 "rate": arrivals.rate,
                 "end_rate": arrivals.end_rate,
+                "rate_of": "requests" if mean_turns(dataset) == 1 else "conversations",
                 "burstiness": arrivals.burstiness,
                 "seed": arrivals.seed,
             }
@@ -133,6 +139,7 @@ class Plan:
             **load,
             "dataset": dataset.name,
             "sessions": len(dataset.sessions),
+            "turns_mean": mean_turns(dataset),
             "streamed": self.is_streaming,
             "requests": self.limits.requests,
             "duration_ns": self.limits.duration_ns,
@@ -140,6 +147,11 @@ class Plan:
             "warmup_s": self.warmup_s,
             "processes": self.processes,
         }
+
+
+def mean_turns(dataset: Dataset) -> float:
+    """Return how many requests a conversation has: each arrival of an open loop begins one, and its later turns follow their answers."""
+    return sum(map(len, dataset.sessions)) / len(dataset.sessions)
 
 
 def _part(total: int, index: int, parts: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,12 +18,15 @@ from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.driver import Driver
 from trtbuild_client.load.plan import Plan
+from trtbuild_client.load.signals import Stop, blocked, noted
 from trtbuild_client.load.strain import StrainReport
 from trtbuild_client.load.table import RecordTable, merged
 from trtbuild_client.load.workload import Workload
 
 #: From the moment when all processes are ready to the beginning of the run.
 _HEAD_START_NS = 100_000_000
+#: How often is looked for a signal while no process says anything.
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Run:
         strain: of each process.
         started_ns: the beginning of the schedule.
         peak_in_flight: most requests at the same time; with several processes the sum of theirs.
-        is_interrupted: it did not end by itself.
+        stopped_by: number of the signal that ended it, None when it ended by itself.
     """
 
     table: RecordTable
@@ -44,7 +46,7 @@ class Run:
     started_ns: int
     peak_in_flight: int
     connections_opened: int
-    is_interrupted: bool = False
+    stopped_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ def run(endpoint: Endpoint, plan: Plan, dataset: Dataset, *, on_progress: Report
 
     Raises:
         InvalidRequest: the plan cannot be carried out, here or at all.
+        KeyboardInterrupt: a second signal came; the first one ends the run.
     """
     workloads = plan.workloads(dataset)
     room = raise_limit()
@@ -101,25 +104,25 @@ def run(endpoint: Endpoint, plan: Plan, dataset: Dataset, *, on_progress: Report
             f"concurrency {plan.concurrency} takes {wanted} open files in a process, and the system allows {room}",
             hint="Raise the hard limit (ulimit -Hn), or use more --processes or --streams-per-connection.",
         )
-    if len(workloads) == 1:
-        return _here(endpoint, workloads[0], on_progress)
-    return _spawned(endpoint, workloads, on_progress)
+    with noted() as stop:
+        if len(workloads) == 1:
+            return _here(endpoint, workloads[0], on_progress, stop)
+        return _spawned(endpoint, workloads, on_progress, stop)
 
 
-def _here(endpoint: Endpoint, workload: Workload, on_progress: Report) -> Run:
-    driver = Driver(endpoint, workload, on_tick=lambda driver: on_progress(_progress(driver, is_shared=False)))
-    is_interrupted = False
-    try:
-        driver.run()
-    except KeyboardInterrupt:
-        is_interrupted = True
+def _here(endpoint: Endpoint, workload: Workload, on_progress: Report, stop: Stop) -> Run:
+    def tick(driver: Driver) -> bool:
+        return on_progress(_progress(driver, is_shared=False)) or stop.signal is not None
+
+    driver = Driver(endpoint, workload, on_tick=tick)
+    driver.run()
     return Run(
         merged([driver.table]),
         [driver.strain.report()],
         driver.started_ns,
         driver.peak,
         driver.connections_opened,
-        is_interrupted,
+        stop.signal,
     )
 
 
@@ -141,30 +144,25 @@ def _progress(driver: Driver, *, is_shared: bool) -> Progress:
 
 def _work(pipe: Pipe, endpoint: Endpoint, workload: Workload) -> None:
     """Be one of the processes: say when ready, wait for the time of the start, run until done or told to stop, send the result."""
-    is_interrupted = False
+    is_told = False
 
     def tell(driver: Driver) -> bool:
-        nonlocal is_interrupted
+        nonlocal is_told
         pipe.send(_progress(driver, is_shared=True))
-        is_interrupted = is_interrupted or pipe.poll()
-        return is_interrupted
+        is_told = is_told or pipe.poll()
+        return is_told
 
     driver = Driver(endpoint, workload, on_tick=tell)
-    pipe.send("ready")
-    driver.run(pipe.recv())
-    pipe.send(
-        Run(
-            driver.table,
-            [driver.strain.report()],
-            driver.started_ns,
-            driver.peak,
-            driver.connections_opened,
-            is_interrupted,
-        )
-    )
+    try:
+        pipe.send("ready")
+        driver.run(pipe.recv())
+        strain = [driver.strain.report()]
+        pipe.send(Run(driver.table, strain, driver.started_ns, driver.peak, driver.connections_opened))
+    except (EOFError, ConnectionError):  # the process that wanted the result is gone
+        return
 
 
-def _spawned(endpoint: Endpoint, workloads: list[Workload], on_progress: Report) -> Run:
+def _spawned(endpoint: Endpoint, workloads: list[Workload], on_progress: Report, stop: Stop) -> Run:
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in workloads]
     processes = [
@@ -172,44 +170,38 @@ def _spawned(endpoint: Endpoint, workloads: list[Workload], on_progress: Report)
         for (_, there), workload in zip(pairs, workloads, strict=True)
     ]
     pipes = [here for here, _ in pairs]
-    _start(processes)
-    for _, there in pairs:
-        there.close()
     try:
-        results = _gather(pipes, on_progress)
+        _start(processes)
+        for _, there in pairs:
+            there.close()
+        results = _gather(pipes, on_progress, stop)
         for process in processes:
             process.join(timeout=5)
     finally:
         for process in processes:
-            process.terminate()
-            process.join()
+            if process.pid is not None:
+                process.kill()
+                process.join()
     return Run(
         table=merged([each.table for each in results]),
         strain=[strain for each in results for strain in each.strain],
         started_ns=results[0].started_ns,
         peak_in_flight=sum(each.peak_in_flight for each in results),
         connections_opened=sum(each.connections_opened for each in results),
-        is_interrupted=any(each.is_interrupted for each in results),
+        stopped_by=stop.signal,
     )
 
 
 def _start(processes: list[Any]) -> None:
-    """Start processes that an interruption does not reach: only this process is told, whoever got the signal, and tells them."""
-    resource_tracker.ensure_running()  # it unblocks the signal
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    """Start processes that signals do not reach: only this process is told, whoever got the signal, and tells them."""
+    resource_tracker.ensure_running()  # it unblocks the signals
+    with blocked():
         for process in processes:
             process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _gather(pipes: list[Any], on_progress: Report) -> list[Run]:
-    """Return what the processes send in the end.
-
-    Raises:
-        KeyboardInterrupt: it came before the run, or for a second time.
-    """
+def _gather(pipes: list[Any], on_progress: Report, stop: Stop) -> list[Run]:
+    """Return what the processes send in the end."""
     for pipe in pipes:
         _receive(pipe)  # "ready"
     epoch_ns = time.perf_counter_ns() + _HEAD_START_NS  # the clock is the same in all processes of a machine
@@ -220,19 +212,16 @@ def _gather(pipes: list[Any], on_progress: Report) -> list[Run]:
     is_stopping = False
     while len(results) < len(pipes):
         waiting = [pipe for index, pipe in enumerate(pipes) if index not in results]
-        try:
-            for pipe in wait(waiting, timeout=1.0):
-                index = pipes.index(pipe)
-                message = _receive(pipe)
-                if isinstance(message, Run):
-                    results[index] = message
-                else:
-                    last[index] = message
-            if last:
-                on_progress(_sum(list(last.values())))
-        except KeyboardInterrupt:
-            if is_stopping:
-                raise
+        for pipe in wait(waiting, timeout=_LOOK_S):
+            index = pipes.index(pipe)
+            message = _receive(pipe)
+            if isinstance(message, Run):
+                results[index] = message
+            else:
+                last[index] = message
+        if last:
+            on_progress(_sum(list(last.values())))
+        if stop.signal is not None and not is_stopping:
             is_stopping = True
             for pipe in waiting:
                 with suppress(OSError):  # it has ended meanwhile

@@ -17,6 +17,7 @@ from trtbuild_client.load.result import document, write, write_text
 from trtbuild_client.load.run import Progress, Run, run
 from trtbuild_client.load.settings import DEFAULT_REQUESTS, Load, Prompts
 from trtbuild_client.load.slo import Objective
+from trtbuild_client.load.slo import check as check_objectives
 from trtbuild_client.load.summary import Summary, summarize
 from trtbuild_client.load.target import Target
 from trtbuild_client.readiness import wait_until_ready
@@ -60,10 +61,12 @@ class LoadTest:
         prompts: what.
         objectives: of the service.
         show: takes a line of progress, on a terminal.
+        say: takes whole lines of progress of a search; None for nobody.
         wait_s: how long to wait until the model is ready, seconds; None for not at all.
 
     Attributes:
         runs: those that are done.
+        stopped_by: number of the signal that ended the last one, None when it ended by itself.
     """
 
     target: Target
@@ -76,6 +79,8 @@ class LoadTest:
     endpoint: Endpoint | None = None
     described: dict[str, Any] = field(default_factory=dict)
     created: str = ""
+    stopped_by: int | None = None
+    say: Log | None = None
 
     def prepare(self) -> Dataset:
         """Ask the server what it is, and make the prompts.
@@ -85,6 +90,8 @@ class LoadTest:
         """
         from dataclasses import replace
 
+        is_streaming = self.load.is_streaming
+        check_objectives(self.objectives, is_streaming=is_streaming)
         self.created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         if self.wait_s is not None:
             wait_until_ready(self.target.max_seq_len, self.wait_s)
@@ -94,7 +101,10 @@ class LoadTest:
             prompts = replace(prompts, max_seq_len=self.target.max_seq_len())
         load = self.load
         wanted = load.requests or (DEFAULT_REQUESTS if load.duration_s is None else None)
-        return prompts.dataset(None if wanted is None else wanted + load.warmup_requests)
+        dataset = prompts.dataset(None if wanted is None else wanted + load.warmup_requests)
+        longest = max(turn.max_tokens for session in dataset.sessions for turn in session)
+        check_objectives(self.objectives, is_streaming=is_streaming, max_tokens=longest)
+        return dataset
 
     def execute(self) -> list[Summary]:
         """Run all plans; return their summaries. An interrupted run is the last.
@@ -124,6 +134,7 @@ class LoadTest:
 
         done = run(self.endpoint, plan, dataset, on_progress=report)
         line.close()
+        self.stopped_by = done.stopped_by
         summary = summarize(done, plan, dataset, objectives=self.objectives)
         self.runs.append((summary, done))
         return summary
@@ -190,12 +201,19 @@ def terminal_line(*, is_quiet: bool) -> Log | None:
     """Return where progress is shown: stderr if it is a terminal."""
     if is_quiet or not sys.stderr.isatty():
         return None
+    return _to_stderr
 
-    def show(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
-    return show
+def plain_lines(*, is_quiet: bool) -> Log | None:
+    """Return where lines are written that stay: stderr, terminal or not."""
+    if is_quiet:
+        return None
+    return lambda text: _to_stderr(f"{text}\n")
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def failure(summaries: Sequence[Summary], *, max_error_rate: float, allow_invalid: bool) -> tuple[str, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trtbuild_client.load.distribution import PERCENTILES, Distribution, Percentile
 from trtbuild_client.load.metrics import NEED_STREAMING
@@ -82,11 +82,7 @@ def lines(summary: Summary) -> list[str]:
     if said:
         found.append(f"p99.9: {', '.join(said)}")
     if summary.goodput is not None:
-        good = summary.goodput
-        found.append(
-            f"goodput {_number(good['requests_per_s'])} requests/s, {_percent(good['share'])} of all within "
-            + " and ".join(good["objectives"])
-        )
+        found.append(_goodput(summary.goodput))
     if tokens["draft"]:
         accepted = tokens["accepted_draft"]
         found.append(f"draft tokens {tokens['draft']}, accepted {accepted if accepted is not None else 'not said'}")
@@ -100,6 +96,16 @@ def lines(summary: Summary) -> list[str]:
     found += [f"error ({number}x): {text}" for text, number in summary.errors[:5]]
     found += [f"INVALID: {each}" for each in summary.invalid_reasons]
     return found
+
+
+def _goodput(good: dict[str, Any]) -> str:
+    goal = " and ".join(good["objectives"])
+    if good["without_values"]:
+        return f"goodput unknown: no answer has a value for {' and '.join(good['without_values'])} (of {goal})"
+    unknown = f"; {good['unknown']} have not all values, and are in neither number" if good["unknown"] else ""
+    return (
+        f"goodput {_number(good['requests_per_s'])} requests/s, {_percent(good['share'])} of all within {goal}{unknown}"
+    )
 
 
 def ms(value_ns: float | None) -> str:

@@ -15,6 +15,8 @@ METRICS = {
     "tpot": "time per output token",
     "e2e": "end to end",
 }
+_NEED_STREAMING = ("ttft", "itl", "tpot")
+_NEED_TWO_TOKENS = ("itl", "tpot")
 _UNITS_NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9}
 _ONE = re.compile(
     r"(?P<metric>[a-z0-9]+)(?:\.p(?P<percentile>[0-9]+(?:\.[0-9]+)?))?=(?P<value>[0-9]*\.?[0-9]+)(?P<unit>us|ms|s|m)"
@@ -71,6 +73,24 @@ def parse(text: str) -> tuple[Objective, ...]:
     return tuple(found)
 
 
-def describe(objectives: Sequence[Objective]) -> str:
-    """Return the objectives as one line."""
-    return ", ".join(map(str, objectives))
+def check(objectives: Sequence[Objective], *, is_streaming: bool, max_tokens: int | None = None) -> None:
+    """Return if each metric can have values.
+
+    Args:
+        is_streaming: tokens are asked for as they come.
+        max_tokens: of the longest answer that is asked for; None where that is not known yet.
+
+    Raises:
+        InvalidRequest: a metric that no request of such a run has.
+    """
+    for objective in objectives:
+        if not is_streaming and objective.metric in _NEED_STREAMING:
+            raise InvalidRequest(
+                f"objective '{objective}' without streaming",
+                hint=f"Only whole answers are timed with --no-stream: leave that out, or give an objective of e2e instead of {objective.metric}.",
+            )
+        if max_tokens == 1 and objective.metric in _NEED_TWO_TOKENS:
+            raise InvalidRequest(
+                f"objective '{objective}' with answers of one token",
+                hint=f"{objective.metric} is the time from one token to the next: ask for at least 2 (--output-tokens).",
+            )

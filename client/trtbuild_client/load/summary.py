@@ -37,7 +37,7 @@ class Summary:
         latencies: metric -> distribution of the requests that succeeded; "e2e_with_failures" counts a failed one as endless.
         rates: per second of the time from the first request due to the last end.
         tokens: sums.
-        goodput: share and rate of requests within all objectives, None without objectives.
+        goodput: share and rate of requests within all objectives, None where that is unknown; None without objectives.
         checks: limits of the client's own strain.
         client: what the client used.
         warnings: what a reader should know.
@@ -134,20 +134,28 @@ def summarize(run: Run, plan: Plan, dataset: Dataset, *, objectives: Sequence[Ob
 def goodput(view: View, objectives: Sequence[Objective], duration_s: float | None) -> dict[str, Any]:
     """Return how many requests were good: each one's own value is within every limit, and it did not fail.
 
-    Of a metric with many values per request, the request's own percentile counts.
+    Of a metric with many values per request, the request's own percentile counts. A request without a value of an objective's metric is
+    unknown, neither good nor bad, unless it misses another objective; where no request has a value, goodput is unknown (None).
     """
-    good = np.ones(int(view.ok.sum()), bool)
+    ok = int(view.ok.sum())
+    bad, has_all = np.zeros(ok, bool), np.ones(ok, bool)
+    nothing = []
     for objective in objectives:
         metric = view.values(objective.metric)
+        has_all &= np.bincount(metric.owner, minlength=ok) > 0
         for owner, value in _own(metric.owner, metric.values, objective.share):
-            good[owner] &= value <= objective.limit_ns
-    finished = int(view.ok.sum() + view.failed.sum())
-    number = int(good.sum())
+            bad[owner] |= value > objective.limit_ns
+        if ok and not len(metric.owner):
+            nothing.append(str(objective))
+    known = int((bad | has_all).sum() + view.failed.sum())
+    number = None if nothing else int((has_all & ~bad).sum())
     return {
         "objectives": [str(each) for each in objectives],
         "good": number,
-        "share": number / finished if finished else None,
-        "requests_per_s": number / duration_s if duration_s else None,
+        "unknown": int((~bad & ~has_all).sum()),
+        "without_values": nothing,
+        "share": number / known if known and number is not None else None,
+        "requests_per_s": number / duration_s if duration_s and number is not None else None,
     }
 
 
@@ -243,7 +251,7 @@ def _client(run: Run, duration_s: float | None, lag_p99: float | None) -> dict[s
         "peak_rss_bytes": max(each.peak_rss_bytes for each in run.strain),
         "peak_in_flight": run.peak_in_flight,
         "connections_opened": run.connections_opened,
-        "interrupted": run.is_interrupted,
+        "interrupted": run.stopped_by is not None,
     }
 
 

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from trtbuild_client.connection import Connection, Tls
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.conversation import Endpoint
+from trtbuild_client.load.dataset_fields import MOST_TOKENS
 from trtbuild_client.load.endpoints import APIS, Http, TritonGrpc
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Target:
         from trtbuild_client.parameters import settle, validate
         from trtbuild_client.request import build, wire_name_of
 
-        given = {"max_tokens": 1, **self.options}
+        given = {"max_tokens": MOST_TOKENS, **self.options}  # each request has its own instead
         lengths = [wire_name_of(info, "max_tokens") or "max_tokens"]
         if self.has_fixed_length and "min_tokens" not in given and wire_name_of(info, "min_tokens"):
             given["min_tokens"] = 1

@@ -14,6 +14,7 @@ import pytest
 
 from trtbuild_client.load import compare as comparing
 from trtbuild_client.load import exports
+from trtbuild_client.load.capacity import Point, Share, result
 from trtbuild_client.load.compare import compare
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.likeness import differences
@@ -319,10 +320,13 @@ def test_the_page_holds_plots_tables_and_no_way_out() -> None:
     from xml.etree import ElementTree
 
     runs = [made(label=label, failed=5) for label in (1, 2, 4)]
-    capacity = {
-        "low_requests_per_s": 5.0, "high_requests_per_s": 5.2, "objectives": ["ttft.p95 <= 50 ms"], "stopped_because": "within 5%",
-        "points": [{"rate": 5.0, "met": True, "decided": True, "requests": 10, "shares": [{"objective": "a", "above": 0.1, "low": 0, "high": 1, "allowed": 0.05}]}],
-    }  # fmt: skip
+    shares = (Share("a", 0.1, 0.0, 1.0, 0.05), Share("b", None, 0.0, 1.0, 0.05))
+    points = [
+        Point(5.0, True, True, 10, shares[:1]),
+        Point(5.2, False, True, 10, shares[:1]),
+        Point(9.0, True, False, 10, shares, problem="no <value>"),
+    ]
+    capacity = result(points, ["ttft.p95 <= 50 ms"], "within 5%").to_json()
     text = render(
         runs, {"url": "http://<x>", "model": "m & n", "api": "a"}, created="now", extra={"capacity": capacity}
     )
@@ -335,6 +339,7 @@ def test_the_page_holds_plots_tables_and_no_way_out() -> None:
     assert "m &amp; n" in text and "<x>" not in text and "&lt;reset &amp; gone&gt;" in text
     assert "<script" not in text and "http-equiv" not in text and "src=" not in text and "@import" not in text
     assert "Latency against load" in text and "Capacity: 5 to 5.2 requests/s" in text
+    assert "no &lt;value&gt;" in text and "b: n/a above" in text
     HTMLParser().feed(text)
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -267,11 +272,27 @@ def test_the_command_ends_with_an_error_when_the_client_was_the_bottleneck(mock:
         (("--concurrency", 2, "--rate", 5), "concurrency and rates at once"),
         (("--ramp", "1:5", "--requests", 5), "a ramp without duration"),
         (("--find-capacity",), "--find-capacity without --slo"),
+        (("--no-stream", "--slo", "ttft.p95=1ms"), "without streaming"),
+        (
+            ("--no-stream", "--slo", "e2e=1s,tpot=1ms", "--find-capacity"),
+            "objective 'tpot.p95 <= 1 ms' without streaming",
+        ),
+        (("--output-tokens", 1, "--slo", "itl.p95=1us"), "answers of one token"),
+        (("--output-tokens", 1, "--slo", "tpot.p95=1us", "--find-capacity"), "answers of one token"),
         (("--rate", "0"), "one number above 0"),
         (("--input-tokens", "0"), "no number of tokens"),
         (("--max-seq-len", 100, "--input-tokens", 90, "--output-tokens", 20), "the model takes 100"),
         (("--param", "top_p=2"), "top_p"),
         (("--param", "runtime_top_k=5"), "runtime_top_k"),
+        (("--param", "max_tokens=9", "--output-tokens", 3), "--param max_tokens=9\nhint: It is set by --output-tokens"),
+        (("--param", "request_output_len=9"), "--output-tokens"),
+        (("--param", "stream=false"), "--no-stream"),
+        (("--param", "text_input=x"), "--prompt"),
+        (("--param", "messages=[]"), "--prompt"),
+        (("--param", "model=x"), "--model"),
+        (("--param", "min_tokens=2"), "--free-length"),
+        (("--param", "ignore_eos=false"), "--free-length"),
+        (("--param", "top_k=2", "--param", "top_k=3"), "twice: 2 and 3"),
         (("--header", "nonsense"), "NAME: VALUE"),
         (("--processes", 3, "--concurrency", 2), "3 processes for a concurrency of 2"),
         (("--prompt", "x", "--dataset", __file__), "at once"),
@@ -283,6 +304,13 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
     code, _, err = cli("bench", "--url", mock.grpc, *arguments)
     assert code == 2 and message in err, err
     assert mock.schedule()["requests"] == []
+
+
+def test_the_length_of_answers_can_be_left_to_a_parameter(mock: RunningMock, cli: Cli) -> None:
+    code, _, err = cli(
+        "bench", "--url", mock.grpc, "--requests", 2, "--free-length", "--param", "min_tokens=2", "--allow-invalid"
+    )
+    assert code == 0, err
 
 
 @pytest.mark.slow
@@ -311,10 +339,6 @@ def test_the_capacity_of_the_mock_is_found(cli: Cli) -> None:
 
 def test_the_run_says_nothing_of_numpy_or_grpc_until_it_needs_them() -> None:
     """Start-up is part of a load test's price: the loop of a process imports neither."""
-    import os
-    import subprocess
-    import sys
-
     code = (
         "import sys, trtbuild_client.load.driver, trtbuild_client.load.endpoints\n"
         "sys.exit(','.join(name for name in ('numpy', 'grpc', 'tritonclient', 'pydantic', 'asyncio') if name in sys.modules) or 0)"
@@ -325,38 +349,66 @@ def test_the_run_says_nothing_of_numpy_or_grpc_until_it_needs_them() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("is_group", [True, False])
-def test_an_interrupted_run_shows_and_writes_what_it_has_and_ends_with_130(
-    processes: int, is_group: bool, mock: RunningMock, tmp_path: Path
+@pytest.mark.parametrize(
+    ("number", "is_group", "is_background", "code", "said"),
+    [
+        (signal.SIGINT, True, False, 130, "interrupted"),
+        (signal.SIGINT, False, False, 130, "interrupted"),
+        (signal.SIGINT, False, True, 130, "interrupted"),
+        (signal.SIGTERM, True, False, 143, "terminated"),
+        (signal.SIGTERM, False, True, 143, "terminated"),
+    ],
+)
+def test_a_signal_ends_a_run_that_shows_and_writes_what_it_has(
+    number: int,
+    is_group: bool,
+    is_background: bool,
+    code: int,
+    said: str,
+    processes: int,
+    mock: RunningMock,
+    tmp_path: Path,
 ) -> None:
-    """A terminal interrupts all processes of a command, `kill -INT` one."""
-    import os
-    import signal
-    import subprocess
-    import sys
-
+    """A terminal interrupts all processes of a command, `kill` one; a script's `command &` has SIGINT ignored."""
     out = tmp_path / "r.json"
+    with bench_process(mock, "-o", str(out), "--processes", str(processes), is_background=is_background) as process:
+        (os.killpg if is_group else os.kill)(process.pid, number)
+        text, errors = process.communicate(timeout=20)  # both pipes end with the last process that holds them
+    assert (process.returncode, errors.strip()) == (code, said)
+    assert "INVALID: the run was interrupted" in text
+    value = json.loads(out.read_text())
+    assert value["runs"][0]["requests"]["ok"] >= 4 and not value["runs"][0]["valid"]
+    assert value["runs"][0]["requests"]["cancelled"] <= 2
+
+
+def test_processes_whose_command_was_killed_end_without_a_word(mock: RunningMock) -> None:
+    with bench_process(mock, "--processes", "2") as process:
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.communicate(timeout=20) == ("", "")
+
+
+@contextmanager
+def bench_process(mock: RunningMock, *more: str, is_background: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Start a run of a minute in a group of its own; go on when it has sent some requests."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     command = [sys.executable, "-m", "trtbuild", "bench", "--url", mock.grpc, "--prompt", "x", "--output-tokens", "6"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        [*command, "--concurrency", "2", "--duration", "60s", "-o", str(out), "--processes", str(processes)],
+        [*command, "--concurrency", "2", "--duration", "60s", *more],
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=ignore if is_background else None,
     ) as process:
         for _ in range(200):
             time.sleep(0.05)
             if len(mock.schedule()["requests"]) > 6:
                 break
-        (os.killpg if is_group else os.kill)(process.pid, signal.SIGINT)
-        text, errors = process.communicate(timeout=20)
-    assert process.returncode == 130, errors
-    assert "interrupted" in errors and "INVALID: the run was interrupted" in text
-    value = json.loads(out.read_text())
-    assert value["runs"][0]["requests"]["ok"] >= 4 and not value["runs"][0]["valid"]
-    assert value["runs"][0]["requests"]["cancelled"] <= 2
+        yield process
 
 
 def test_one_timeout_is_seconds_here_and_microseconds_for_the_queue_of_the_server() -> None:

@@ -24,6 +24,7 @@ from trtbuild_client.load.metrics import Values, View
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.run import Run
+from trtbuild_client.load.show import lines
 from trtbuild_client.load.show import table as show
 from trtbuild_client.load.slo import parse
 from trtbuild_client.load.strain import Strain, StrainReport
@@ -252,10 +253,33 @@ def test_goodput_counts_requests_that_meet_every_objective() -> None:
     record(table, (0.1, 1), (0.2, 1))  # good
     record(table, (0.9, 1), (1.0, 1))  # late
     record(table, (0.1, 1), (0.9, 1))  # slow
-    record(table, (0.1, 1))  # good: it has no inter-token latency
+    record(table, (0.1, 1))  # unknown: it has no inter-token latency
+    record(table, (0.9, 1))  # late, whatever its inter-token latency would be
     record(table, outcome=Outcome.STREAM_RESET)
     good = summary_of(table, objectives="ttft.p95=500ms,itl.p95=200ms").goodput
-    assert good is not None and good["good"] == 2 and good["share"] == 2 / 5
+    assert good is not None and (good["good"], good["unknown"], good["share"]) == (1, 1, 1 / 5)
+
+
+def test_goodput_is_unknown_when_no_answer_has_a_value() -> None:
+    table = RecordTable()
+    record(table, (0.1, 4))
+    record(table, (0.1, 1))
+    summary = summary_of(table, objectives="ttft.p95=500ms,itl.p95=200ms")
+    good = summary.goodput
+    assert good is not None and (good["good"], good["share"], good["requests_per_s"], good["unknown"]) == (
+        None,
+        None,
+        None,
+        2,
+    )
+    assert any("goodput unknown: no answer has a value for itl.p95 <= 200 ms" in line for line in lines(summary))
+
+
+def test_failed_requests_are_not_good_whatever_is_known() -> None:
+    table = RecordTable()
+    record(table, outcome=Outcome.STREAM_RESET)
+    good = summary_of(table, objectives="itl.p95=200ms").goodput
+    assert good is not None and (good["good"], good["share"], good["unknown"]) == (0, 0.0, 0)
 
 
 def test_a_busy_client_makes_a_run_invalid_and_says_why() -> None:
