@@ -61,7 +61,7 @@ def test_rows_of_token_ids_are_fed_in_order(source: SourceCheckpoint, tmp_path: 
         ("a.jsonl", '{"text": ""}\n\n', "no calibration sample is left"),
         ("a.txt", " \n\n ", "no calibration sample is left"),
         ("a.jsonl", '{"text": 3}', r"a.jsonl:1: field 'text' is int"),
-        ("a.jsonl", '{"input_ids": [true]}', r"a.jsonl:1: field 'input_ids' is list, and neither"),
+        ("a.jsonl", '{"input_ids": [true]}', r"a.jsonl:1: field 'input_ids' is \[true\], not a list of token ids"),
         ("a.jsonl", "[" * 100_000, r"a.jsonl:1 is not valid JSON: maximum recursion depth"),
         ("a.jsonl", "[1]", r"a.jsonl:1 is list, not an object"),
         ("a.jsonl", '{"prompt": "a"}', r"a.jsonl:1 has neither text nor messages nor input_ids; it has prompt"),
