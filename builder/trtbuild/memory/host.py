@@ -21,10 +21,11 @@ from trtbuild.memory.kv import host_blocks
 _GB = 10**9
 #: GB of source per second by what is done with each weight (docs/performance.md).
 _RATES = {"copy": 0.279, "fp8": 0.321, "int4": 0.285}
-#: Peak memory of the interpreter with numpy, of torch and transformers beside it (measured: 300 MiB), and what a conversion uses above them
+#: Peak memory of the interpreter with numpy, of torch and transformers beside it (measured: 300 to 370 MiB, by how
+#: many pages of their libraries the system maps at once), and what a conversion uses above them
 #: unless --memory says otherwise: of a small model all of it at once, 16-bit rows with up to three copies in float32.
 _INTERPRETER_BYTES = 80 * 2**20
-_TORCH_BYTES = 320 * 2**20
+_TORCH_BYTES = 400 * 2**20
 _BUDGET_BYTES = 2**30
 _WORK_FACTOR = 8
 #: trtllm-build holds the rank file, what it makes of it, and the serialized engine: 2 to 3 times a rank (checkpoint specification 6.3).

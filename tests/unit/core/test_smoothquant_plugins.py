@@ -337,7 +337,12 @@ def test_interrupted_and_repeated_conversions_write_the_same_bytes(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
-    "another scheme": ({}, ("--quantization", "fp8"), "smoothquant_mode applies to int8_smoothquant, not to 'fp8'", ""),
+    "another scheme": (
+        {},
+        ("--quantization", "fp8"),
+        "--smoothquant-mode applies to int8_smoothquant, not to 'fp8'",
+        "leave out",
+    ),
     "a unified folder": (
         {},
         ("--quantization", "int8_smoothquant", "--target", "pytorch"),
