@@ -38,14 +38,19 @@ def decoupled(repository: Repository) -> Iterator[Problem]:
                 model.line("model_transaction_policy"),
             )
     for model, core in _chain(repository, ("tensorrt_llm_bls",)):
-        mine, its = (m.config.model_transaction_policy.decoupled for m in (model, core))
-        if mine != its:
-            yield Problem(
-                model.file,
-                f"decoupled is {str(mine).lower()}, {core.file} has {str(its).lower()}",
-                "set model_transaction_policy.decoupled to the same value in both",
-                model.line("model_transaction_policy"),
-            )
+        yield from other_decoupling(model, core)
+
+
+def other_decoupling(model: Model, other: Model) -> Iterator[Problem]:
+    """Find a model that is decoupled where one that it works with is not, or the other way round."""
+    mine, its = (each.config.model_transaction_policy.decoupled for each in (model, other))
+    if mine != its:
+        yield Problem(
+            model.file,
+            f"decoupled is {str(mine).lower()}, {other.file} has {str(its).lower()}",
+            "set model_transaction_policy.decoupled to the same value in both",
+            model.line("model_transaction_policy"),
+        )
 
 
 def tokenizer_dirs(repository: Repository) -> Iterator[Problem]:

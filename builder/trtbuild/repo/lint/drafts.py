@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtbuild.names import DRAFT
+from trtbuild.repo.lint.agreement import other_decoupling
 from trtbuild.repo.lint.findings import Problem, Rule
 from trtbuild.repo.lint.repository import CORE, Model, Repository
 from trtbuild.trtllm.backend_parameters import BOOLEANS
@@ -20,14 +21,7 @@ def wiring(repository: Repository) -> Iterator[Problem]:
         if draft.folder == core.folder:
             yield _problem(bls, _KEY, f"{_KEY} is '{draft.folder}', which is the target itself", "name a smaller model")
             continue
-        mine, its = (each.config.model_transaction_policy.decoupled for each in (bls, draft))
-        if mine != its:
-            yield Problem(
-                draft.file,
-                f"decoupled is {str(its).lower()}, {bls.file} has {str(mine).lower()}",
-                "set model_transaction_policy.decoupled to the same value in both",
-                draft.line("model_transaction_policy"),
-            )
+        yield from other_decoupling(draft, bls)
         yield from _promises(bls, _engine(repository, core), _engine(repository, draft))
 
 
