@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.repo.public_tensors import TEXT_OUTPUTS
 from tests.unit.templates import tiny_tokenizers, triton_stub
+from tests.unit.templates.triton_stub import InferenceRequest
 
 from trtbuild.repo.locate import templates_dir
 
@@ -87,3 +89,47 @@ def postprocessing(shipped: Callable[[str], SimpleNamespace]) -> Callable[..., A
         return model
 
     return load
+
+
+@pytest.fixture
+def ask_bls(
+    shipped: Callable[[str], SimpleNamespace],
+    preprocessing: Callable[..., Any],
+    postprocessing: Callable[..., Any],
+    tokenizers: dict[str, Path],
+) -> Iterator[Callable[..., InferenceRequest]]:
+    """Return a function that puts models behind `tensorrt_llm_bls`, asks it and returns the request with its answer."""
+    instances = []
+    around = {"preprocessing": preprocessing(tokenizers["byte"]), "postprocessing": postprocessing(tokenizers["byte"])}
+
+    def ask(
+        behind: Mapping[str, Any],
+        text: Any,
+        max_tokens: int,
+        inputs: Mapping[str, Any],
+        *,
+        parameters: Mapping[str, str],
+        decoupled: bool = True,
+        declared: tuple[str, ...] = (),
+        before: Callable[[InferenceRequest], None] = lambda request: None,
+    ) -> InferenceRequest:
+        for name, model in around.items():
+            triton_stub.MODELS[name] = lambda inner, _, model=model: model.execute([inner])[0]
+        triton_stub.MODELS.update(behind)
+        model = shipped("tensorrt_llm_bls").model.TritonPythonModel()
+        instances.append(model)
+        values = {"cancellation_check_period_ms": "1", **parameters}
+        model.initialize(triton_stub.arguments(values, decoupled=decoupled, inputs=declared, outputs=TEXT_OUTPUTS))
+        texts = text if isinstance(text, list) else [text]
+        request = triton_stub.request(
+            {"text_input": [[item] for item in texts], "max_tokens": [[max_tokens]] * len(texts), **inputs}
+        )
+        before(request)
+        model.execute([request])
+        assert request.sender.is_final
+        return request
+
+    yield ask
+    for model in instances:
+        model.finalize()
+    triton_stub.MODELS.clear()

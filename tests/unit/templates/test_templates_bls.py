@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.repo.public_tensors import TEXT_OUTPUTS, public_of
+from tests.unit.repo.public_tensors import public_of
 from tests.unit.templates import triton_stub
 from tests.unit.templates.fake_core import Batch, Core
 from tests.unit.templates.tiny_tokenizers import byte_ids
@@ -19,15 +18,8 @@ WAIT_SECONDS = 20
 
 
 @pytest.fixture
-def serve(
-    shipped: Callable[[str], SimpleNamespace],
-    preprocessing: Callable[..., Any],
-    postprocessing: Callable[..., Any],
-    tokenizers: dict[str, Path],
-) -> Iterator[Callable[..., InferenceRequest]]:
+def serve(ask_bls: Callable[..., InferenceRequest]) -> Callable[..., InferenceRequest]:
     """Return a function that puts a core behind the model, asks it and returns the request with its answer."""
-    instances = []
-    models = {"preprocessing": preprocessing(tokenizers["byte"]), "postprocessing": postprocessing(tokenizers["byte"])}
 
     def serve(
         core: Core,
@@ -38,28 +30,10 @@ def serve(
         before: Callable[[InferenceRequest], None] = lambda request: None,
         **inputs: Any,
     ) -> InferenceRequest:
-        for name, model in models.items():
-            triton_stub.MODELS[name] = lambda inner, _, model=model: model.execute([inner])[0]
-        triton_stub.MODELS["tensorrt_llm"] = core
-        model = shipped("tensorrt_llm_bls").model.TritonPythonModel()
-        instances.append(model)
-        model.initialize(
-            triton_stub.arguments(
-                {"cancellation_check_period_ms": "1", **(parameters or {})}, decoupled=decoupled, outputs=TEXT_OUTPUTS
-            )
-        )
-        texts = text if isinstance(text, list) else [text]
-        values = {"text_input": [[item] for item in texts], "max_tokens": [[8]] * len(texts), **inputs}
-        request = triton_stub.request(values)
-        before(request)
-        model.execute([request])
-        assert request.sender.is_final
-        return request
+        models = {"tensorrt_llm": core}
+        return ask_bls(models, text, 8, inputs, parameters=parameters or {}, decoupled=decoupled, before=before)
 
-    yield serve
-    for model in instances:
-        model.finalize()
-    triton_stub.MODELS.clear()
+    return serve
 
 
 def texts(request: InferenceRequest) -> list[str]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.repo.public_tensors import TEXT_OUTPUTS
-from tests.unit.templates import triton_stub
 from tests.unit.templates.fake_lm import Rule, RuleCore
 from tests.unit.templates.tiny_tokenizers import byte_ids
 from tests.unit.templates.triton_stub import InferenceRequest, TritonError
@@ -47,15 +43,8 @@ def sometimes(rule: Rule, other: Rule, every: int) -> Rule:
 
 
 @pytest.fixture
-def serve(
-    shipped: Callable[[str], SimpleNamespace],
-    preprocessing: Callable[..., Any],
-    postprocessing: Callable[..., Any],
-    tokenizers: dict[str, Path],
-) -> Iterator[Callable[..., InferenceRequest]]:
+def serve(ask_bls: Callable[..., InferenceRequest]) -> Callable[..., InferenceRequest]:
     """Return a function that puts a core and a draft model behind the model, asks it and returns the request with its answer."""
-    instances = []
-    models = {"preprocessing": preprocessing(tokenizers["byte"]), "postprocessing": postprocessing(tokenizers["byte"])}
 
     def serve(
         core: RuleCore,
@@ -68,28 +57,19 @@ def serve(
         before: Callable[[InferenceRequest], None] = lambda request: None,
         **inputs: Any,
     ) -> InferenceRequest:
-        for name, model in models.items():
-            triton_stub.MODELS[name] = lambda inner, _, model=model: model.execute([inner])[0]
-        triton_stub.MODELS["tensorrt_llm"] = core
-        if draft is not None:
-            triton_stub.MODELS["tensorrt_llm_draft"] = draft
-        model = shipped("tensorrt_llm_bls").model.TritonPythonModel()
-        instances.append(model)
-        values = {"cancellation_check_period_ms": "1", **(DRAFT if draft else {}), **(parameters or {})}
-        model.initialize(triton_stub.arguments(values, decoupled=decoupled, inputs=declared, outputs=TEXT_OUTPUTS))
-        texts = text if isinstance(text, list) else [text]
-        request = triton_stub.request(
-            {"text_input": [[item] for item in texts], "max_tokens": [[40]] * len(texts), "end_id": [[END]], **inputs}
+        models = {"tensorrt_llm": core} | ({"tensorrt_llm_draft": draft} if draft is not None else {})
+        return ask_bls(
+            models,
+            text,
+            40,
+            {"end_id": [[END]], **inputs},
+            parameters={**(DRAFT if draft else {}), **(parameters or {})},
+            decoupled=decoupled,
+            declared=declared,
+            before=before,
         )
-        before(request)
-        model.execute([request])
-        assert request.sender.is_final
-        return request
 
-    yield serve
-    for model in instances:
-        model.finalize()
-    triton_stub.MODELS.clear()
+    return serve
 
 
 def text(request: InferenceRequest) -> str:
