@@ -7,7 +7,8 @@ Run as a script (`python -I -S guard.py`), standard library only. The first line
 object (see `Plan`). Later lines are orders: `stop` (SIGINT, then SIGTERM, then SIGKILL) and `kill`. End of input means
 that trtbuild is gone or done: the server is stopped if it still runs, the run folder is removed, the guard ends. It
 answers with one JSON object a line: `{"event": "started", "pid": N}`, `{"event": "failed", "error": TEXT}` or
-`{"event": "exited", "status": N}`, where a negative status is a signal.
+`{"event": "exited", "status": N, "killed": {PID: SIGNAL}}`, where a negative status is a signal, and `killed` are the
+server's descendants that a signal had ended before the server was gone.
 
  * trtbuild is killed: its end of the pipe closes, the guard stops the server.
  * the guard is killed: the kernel kills the server (PR_SET_PDEATHSIG); stubs notice and end.
@@ -83,6 +84,7 @@ class Guard:
         self._input = b""
         self._input_open = True
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed: dict[int, int] = {}
         self._step = -1
         self._deadline: float | None = None
         self._escalation = (
@@ -132,11 +134,12 @@ class Guard:
                 _emit(event="started", pid=self._process.pid)
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
+        self._note_killed(process)
         os.killpg(process.pid, signal.SIGKILL)  # before the server is reaped, so that its number is still its own
         process.wait()
         _reap_descendants()
         remove_shared_memory(self._plan["prefix"])
-        _emit(event="exited", status=process.returncode)
+        _emit(event="exited", status=process.returncode, killed=self._killed)
 
     def _reap_orphans(self) -> None:
         """Reap what the server's descendants left to us and has ended; the server itself is not touched."""
@@ -144,7 +147,18 @@ class Guard:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None or ended.si_pid == self._process.pid:
                 return
-            os.waitpid(ended.si_pid, 0)
+            self._reap_orphan(ended.si_pid)
+
+    def _note_killed(self, process: subprocess.Popen[bytes]) -> None:
+        """Reap what had ended with the server, or before it: the kernel has made us the parent of all that it left."""
+        for pid in _children():
+            if pid != process.pid and self._has_exited(pid):
+                self._reap_orphan(pid)
+
+    def _reap_orphan(self, pid: int) -> None:
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status < 0:
+            self._killed[pid] = -status
 
     @staticmethod
     def _has_exited(pid: int) -> bool:

@@ -29,6 +29,7 @@ class GuardedProcess:
     Attributes:
         pid: its process id.
         status: how it ended, negative for a signal; None while it runs.
+        killed: process id -> signal of its descendants that had been killed before it ended.
 
     Raises:
         TrtbuildError: it could not be executed.
@@ -39,6 +40,7 @@ class GuardedProcess:
         self._pending = b""
         self.pid = 0
         self.status: int | None = None
+        self.killed: dict[int, int] = {}
         with Path(plan["log"]).open("ab") as log:
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__],
@@ -67,6 +69,7 @@ class GuardedProcess:
             deadline = time.monotonic() + timeout_s
             event = self._next_event(deadline)
             if event is not None:
+                self.killed = {int(pid): number for pid, number in event["killed"].items()}
                 self.status = event["status"]
             elif self._guard.poll() is not None:
                 self._clean_up_for_guard()

@@ -2,12 +2,13 @@
 
 tritonserver 2.51 does not look after them. When a stub is killed, requests that run there get no answer and no error, the
 model stays "ready", and the process stays a zombie, because the server waits only for stubs that it ends itself. Just
-that tells a dead stub from one whose model was unloaded.
+that tells a dead stub from one whose model was unloaded. Or the server aborts itself, when it finds a lock that the stub held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,6 +55,11 @@ class _Process:
     def is_zombie(self) -> bool:
         return self.fields[_STATE] == "Z"
 
+    @property
+    def status(self) -> int:
+        """How it ended, negative for a signal."""
+        return os.waitstatus_to_exitcode(int(self.fields[_EXIT_CODE]))  # as wait(2) gives it
+
 
 class Stubs:
     """The stubs among the descendants of a process.
@@ -68,6 +74,7 @@ class Stubs:
     def __init__(self, root: int) -> None:
         self._root = root
         self._known: dict[int, Stub] = {}
+        self._gone: dict[int, Stub] = {}
         self._zombies: set[int] = set()
 
     def find(self) -> None:
@@ -86,18 +93,27 @@ class Stubs:
         for stub in list(self._known.values()):
             process = _read(stub.pid)
             if process is None or process.started != stub.started:
-                del self._known[stub.pid]  # the server has ended it: its model was unloaded, or gets another
+                # The server has ended it, since its model was unloaded or gets another; or it is the server that ends.
+                self._gone[stub.pid] = self._known.pop(stub.pid)
                 self.find()
             elif process.is_zombie:
                 self._zombies.add(stub.pid)
                 if stub.pid in before:
-                    return f"the process of {stub.model} (pid {stub.pid}) died: {_how(process)}"
+                    return _death(stub, process.status)
         return None
 
+    def killed(self, signals: Mapping[int, int]) -> str | None:
+        """Return which stub was killed before the server was gone, and how; None when none was.
 
-def _how(process: _Process) -> str:
-    code = int(process.fields[_EXIT_CODE])  # as wait(2) gives it
-    return describe_status(-(code & 0x7F) if code & 0x7F else code >> 8)
+        Args:
+            signals: process id -> signal of processes that were killed.
+        """
+        stubs = self._gone | self._known
+        return next((_death(stubs[pid], -number) for pid, number in signals.items() if pid in stubs), None)
+
+
+def _death(stub: Stub, status: int) -> str:
+    return f"the process of {stub.model} (pid {stub.pid}) died: {describe_status(status)}"
 
 
 def _model(pid: int) -> str:

@@ -249,6 +249,8 @@ class Server:
             if (death := stubs.died()) is not None:
                 process.kill()
                 raise self._ended(f"{death}; the server was stopped, since it would not answer the requests there")
+        if (death := stubs.killed(process.killed)) is not None:
+            raise self._ended(f"{death}; tritonserver ended with it: {describe_status(status)}")
         raise self._ended(f"tritonserver ended by itself: {describe_status(status)}")
 
     def _ended(self, what: str) -> ServerEnded:

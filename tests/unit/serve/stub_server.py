@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -102,6 +104,17 @@ def orphans() -> None:
     serve()
 
 
+def aborts_with_a_stub() -> None:
+    """Be ready with a Python stub, and abort as soon as that is killed, which real servers do now and then."""
+    program = Path(os.environ["TMPDIR"], "triton_python_backend_stub")
+    program.symlink_to(str(shutil.which("sleep")))
+    stub = subprocess.Popen([program, "3600"])
+    say(f"child {stub.pid}")
+    threading.Thread(target=serve, daemon=True).start()
+    os.waitid(os.P_PID, stub.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
 def never_answers() -> None:
     """Open the port and accept, but say nothing; two models keep loading."""
     say(glog("I", "loading: core:1"), glog("I", "loading: post:1"), glog("I", "successfully loaded 'post'"))
@@ -166,6 +179,7 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
     "ignores_signals": ignores_signals,
     "forks": forks,
     "orphans": orphans,
+    "aborts_with_a_stub": aborts_with_a_stub,
     "never_answers": never_answers,
     "silent": stop.wait,  # type: ignore[dict-item]  # its answer is not used
     "loading": loading,

@@ -86,6 +86,16 @@ def test_a_stub_that_the_server_has_ended_is_forgotten(start: Start) -> None:
     assert [stubs.died() for _ in range(3)] == [None] * 3
 
 
+def test_a_stub_that_was_killed_is_named_even_when_it_was_gone_at_the_last_look(start: Start) -> None:
+    process = start("read line")
+    stubs = stubs_of_this_process()
+    process.kill()
+    process.wait()
+    assert stubs.died() is None
+    assert stubs.killed({process.pid + 1: signal.SIGKILL}) is None
+    assert str(stubs.killed({process.pid: signal.SIGKILL})).endswith("died: killed by signal 9 (SIGKILL)")
+
+
 def test_a_stub_that_was_dead_when_it_was_found_has_no_model_but_counts(start: Start) -> None:
     end(start("read line; exit 1"))
     stubs = stubs_of_this_process()

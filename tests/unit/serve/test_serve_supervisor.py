@@ -15,7 +15,7 @@ from serve_helpers import is_gone, wait_until_ended, wait_until_gone
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.serve.ports import Ports
-from trtbuild.serve.supervisor import Server
+from trtbuild.serve.supervisor import Server, ServerEnded
 
 StubServer = Callable[[str], Path]
 
@@ -148,6 +148,19 @@ def test_a_server_killed_from_outside_is_reported_and_its_children_are_gone(
         with pytest.raises(TrtbuildError, match=r"ended by itself: killed by signal 9 \(SIGKILL\)\n  child \d+"):
             server.watch()
         assert all(is_gone(pid) for pid in [server.pid, *pids])
+
+
+def test_a_server_that_aborts_when_a_stub_is_killed_is_reported_with_the_stub(
+    repository: Path, stub_server: StubServer, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with Server(repository, server=stub_server("aborts_with_a_stub"), log_path=log) as server:
+        (pid,) = re.findall(r"child (\d+)", log.read_text(encoding="utf-8"))
+        os.kill(int(pid), signal.SIGKILL)
+        with pytest.raises(ServerEnded) as caught:
+            server.watch()
+    died = f"(pid {pid}) died: killed by signal 9 (SIGKILL); tritonserver ended with it: killed by signal 6 (SIGABRT)"
+    assert died in caught.value.message
 
 
 def test_a_killed_guard_takes_the_server_with_it_and_leaves_nothing(repository: Path, stub_server: StubServer) -> None:
