@@ -112,7 +112,7 @@ def compare(
     for metric, q in COMPARED:
         name = f"{metric}.p{q:g}"
         sides = [view.values(metric) for view in views]
-        few = min(len(np.unique(side.owner)) for side in sides)
+        few = min(len(side.requests) for side in sides)
         needs = needed_for_interval(q / 100, confidence)
         if few < needs:
             skipped[name] = f"n too small: {few} requests, {needs} needed"
@@ -205,23 +205,17 @@ def _weights(requests: int, random: np.random.Generator) -> NDArray[np.int64]:
 
 def _quantiles(metric: Values, p: float, resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
     """Return the p-quantile of each resample."""
-    metric = _thinned(metric, random)
-    order = np.argsort(metric.values, kind="stable")
-    values = metric.values[order]
-    _, owner = np.unique(metric.owner, return_inverse=True)
-    owner = owner[order]
+    step = -(-len(metric.values) // _MAX_VALUES)  # of too many values every k-th, so that each request keeps its share
+    values, owner = metric.values[::step], metric.owner[::step]
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    owner = np.unique(owner, return_inverse=True)[1][order]
     requests = int(owner.max()) + 1
     found = np.empty(resamples)
     for index in range(resamples):
         below = np.cumsum(_weights(requests, random)[owner])
         found[index] = values[int(np.searchsorted(below, p * below[-1]))]
     return found
-
-
-def _thinned(metric: Values, random: np.random.Generator) -> Values:
-    """Return every k-th value where there are too many, so that each request keeps its share."""
-    step = -(-len(metric.values) // _MAX_VALUES)
-    return metric if step == 1 else Values(metric.values[::step], metric.owner[::step])
 
 
 def _point(metric: Values, q: float) -> float:

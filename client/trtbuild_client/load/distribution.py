@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from trtbuild_client.load.intervals import CONFIDENCE, needed_for_interval, ranks
 from trtbuild_client.load.metrics import Values
 
-Owners = NDArray[np.signedinteger[Any]]
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+#: Values that are looked at together where each needs more room than it takes.
+_PART = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,50 +92,58 @@ def distribution(
     design effect (Kish, Survey Sampling, 1965, section 8.2), estimated at each percentile from how the requests differ there.
     """
     n = len(metric.values)
-    is_clustered = n > 0 and int(np.count_nonzero(np.diff(metric.owner))) + 1 < n
-    if is_clustered:
-        order = np.argsort(metric.values, kind="stable")
-        values, owner = metric.values[order], metric.owner[order]
-        del order
-    else:
-        values, owner = np.sort(metric.values), metric.owner
+    ordered = np.sort(metric.values)
     found = []
     for q in percentiles:
-        p = q / 100
-        effective = effective_number(owner, metric.owner, p) if is_clustered else float(n)
-        found.append(_percentile(values, q, math.floor(effective), confidence))
-    finite = n > 0 and bool(np.isfinite(values[-1]))
+        effective = effective_number(metric, ordered, q / 100)
+        found.append(_percentile(ordered, q, math.floor(effective), confidence))
+    finite = n > 0 and bool(np.isfinite(ordered[-1]))
+    mean = float(ordered.mean()) if finite else None
     return Distribution(
         n=n,
-        n_effective=effective_number(owner, metric.owner, 0.5) if is_clustered else float(n),
-        mean=float(values.mean()) if finite else None,
-        std=float(values.std(ddof=1)) if finite and n > 1 else None,
-        low=float(values[0]) if n else None,
-        high=float(values[-1]) if n else None,
+        n_effective=effective_number(metric, ordered, 0.5),
+        mean=mean,
+        std=math.sqrt(_squares(ordered, mean) / (n - 1)) if mean is not None and n > 1 else None,
+        low=float(ordered[0]) if n else None,
+        high=float(ordered[-1]) if n else None,
         percentiles=tuple(found),
     )
 
 
-def effective_number(sorted_owner: Owners, owner: Owners, p: float) -> float:
+def _squares(values: NDArray[Any], mean: float) -> float:
+    """Return the sum of squares of the differences from the mean, without a copy of all values."""
+    parts = (values[start : start + _PART] - mean for start in range(0, len(values), _PART))
+    return math.fsum(float(np.square(part).sum()) for part in parts)  # a product would wake the threads of BLAS
+
+
+def effective_number(metric: Values, ordered: NDArray[Any], p: float) -> float:
     """Return how many independent values say as much about the p-quantile.
 
     Args:
-        sorted_owner: the request of each value, the values in rising order.
-        owner: the same in any order.
+        metric: the values by request.
+        ordered: the values in rising order.
         p: the quantile.
     """
-    n = len(owner)
-    counts = np.bincount(owner)
-    requests = np.flatnonzero(counts)
-    if len(requests) < 2:
+    n, requests = len(ordered), len(metric.requests)
+    if not metric.is_clustered:
+        return float(n)
+    if requests < 2:
         return 1.0
-    sizes = counts[requests]
-    below = np.bincount(sorted_owner[: round(p * n)], minlength=len(counts))[requests]
+    residual = _below(metric, ordered, round(p * n)) - p * metric.sizes
     # Variance of a ratio estimate between clusters (Cochran, Sampling Techniques, 3rd edition, section 3.12).
-    residual = below - p * sizes
-    variance = len(requests) / (len(requests) - 1) * float((residual.astype(np.float64) ** 2).sum()) / n**2
+    variance = requests / (requests - 1) * float((residual**2).sum()) / n**2
     plain = p * (1 - p) / n
     return float(min(n, max(1.0, n * plain / variance))) if variance > 0 else float(n)
+
+
+def _below(metric: Values, ordered: NDArray[Any], rank: int) -> NDArray[np.float64]:
+    """Return how many of the first `rank` values in rising order each request has; of equal ones in proportion to those that it has."""
+    if rank == 0:
+        return np.zeros(len(metric.requests))
+    last = ordered[rank - 1]
+    less, most = (int(np.searchsorted(ordered, last, side)) for side in ("left", "right"))
+    share = (rank - less) / (most - less)
+    return metric.count(metric.values < last) + share * metric.count(metric.values == last)
 
 
 def _percentile(values: NDArray[np.float64], q: float, effective: int, confidence: float) -> Percentile:
@@ -158,9 +167,11 @@ def interpolated(ordered: NDArray[np.float64], p: float) -> float:
 
 def with_failures(ok: Values, failed: int) -> Values:
     """Return the values with an infinite one for each request that failed."""
-    top = int(ok.owner[-1]) + 1 if len(ok.owner) else 0
+    top = int(ok.requests[-1]) + 1 if len(ok.requests) else 0
     return Values(
-        np.concatenate([ok.values, np.full(failed, np.inf)]), np.concatenate([ok.owner, np.arange(top, top + failed)])
+        np.concatenate([ok.values, np.full(failed, np.inf)]),
+        np.concatenate([ok.requests, np.arange(top, top + failed)]),
+        np.concatenate([ok.sizes, np.ones(failed, ok.sizes.dtype)]),
     )
 
 

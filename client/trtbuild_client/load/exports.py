@@ -40,16 +40,17 @@ def rows(runs: Runs) -> Iterator[dict[str, Any]]:
 
 def _row(table: RecordTable, index: int, started_ns: int) -> dict[str, Any]:
     stored = table.row(index)
-    event_ns, _ = table.events_of(index)
+    first_ns, last_ns = stored["first_event_ns"], stored["last_event_ns"]
+    events = stored["events"]
     marks = Mark(stored["marks"])
     tokens = stored["output_tokens"]
     return {
         **{name: None if stored[name] == NONE else stored[name] for name in _NUMBERS},
         **{name: None if stored[name] == NONE else stored[name] - started_ns for name in _TIMES},
-        "first_token_ns": event_ns[0] - started_ns if event_ns else None,
-        "last_token_ns": event_ns[-1] - started_ns if event_ns else None,
-        "ttft_ns": event_ns[0] - stored["due_ns"] if event_ns else None,
-        "tpot_ns": (event_ns[-1] - event_ns[0]) / (tokens - 1) if len(event_ns) > 1 and tokens > 1 else None,
+        "first_token_ns": first_ns - started_ns if events else None,
+        "last_token_ns": last_ns - started_ns if events else None,
+        "ttft_ns": first_ns - stored["due_ns"] if events else None,
+        "tpot_ns": (last_ns - first_ns) / (tokens - 1) if events > 1 and tokens > 1 else None,
         "e2e_ns": stored["end_ns"] - stored["due_ns"],
         "send_lag_ns": stored["sent_ns"] - stored["due_ns"],
         "outcome": Outcome(stored["outcome"]).label,

@@ -12,6 +12,7 @@ Without a value a request is left out (n = 1 has no tpot), never counted as 0.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,24 +21,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtbuild_client.load.outcomes import Mark, Outcome
-from trtbuild_client.load.table import COLUMNS, NONE, RecordTable
+from trtbuild_client.load.table import NONE, RecordTable
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_DTYPES = {"q": np.int64, "i": np.int32, "h": np.int16, "B": np.uint8}
+#: Requests whose values are counted together.
+_TOGETHER = 256
 
 
 @dataclass(frozen=True)
 class Values:
-    """One metric: values, and the request that each belongs to (a position among the requests that were looked at).
+    """One metric: values, those of one request one after the other, and the requests that they belong to.
 
     Attributes:
-        values: nanoseconds.
-        owner: whole numbers that do not fall.
+        values: nanoseconds, whole or not.
+        requests: those with values: positions among the requests that were looked at, rising.
+        sizes: how many values each of them has, at least 1.
     """
 
-    values: Floats
-    owner: NDArray[np.signedinteger[Any]]
+    values: NDArray[Any]
+    requests: NDArray[np.signedinteger[Any]]
+    sizes: NDArray[np.signedinteger[Any]]
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether a request has several values."""
+        return len(self.values) > len(self.requests)
+
+    @property
+    def owner(self) -> NDArray[np.signedinteger[Any]]:
+        """The request of each value."""
+        return np.repeat(self.requests, self.sizes)
+
+    def count(self, is_counted: NDArray[np.bool_]) -> Ints:
+        """Return for each request how many of its values are marked."""
+        if not self.is_clustered:
+            return is_counted.astype(np.int64)
+        starts = np.append(_starts(self.sizes), len(self.values))
+        found = np.empty(len(self.sizes), np.int64)
+        for first in range(0, len(found), _TOGETHER):  # reduceat makes numbers of all that it is given
+            edges = starts[first : first + _TOGETHER + 1]
+            part = is_counted[edges[0] : edges[-1]]
+            found[first : first + _TOGETHER] = np.add.reduceat(part, edges[:-1] - edges[0], dtype=np.int64)
+        return found
 
 
 class View:
@@ -50,14 +75,14 @@ class View:
 
     def __init__(self, table: RecordTable, *, is_streamed: bool = True) -> None:
         self.is_streamed = is_streamed
-        self.all = {name: _array(table.columns[name], code) for name, code in COLUMNS.items()}
+        # Copies, so that the table can still grow.
+        self.all = {name: np.array(column) for name, column in table.columns.items()}
         self.measured: NDArray[np.bool_] = (self.all["marks"] & Mark.WARMUP) == 0
         self.ok: NDArray[np.bool_] = self.measured & (self.all["outcome"] == Outcome.OK)
         self.failed: NDArray[np.bool_] = (
             self.measured & (self.all["outcome"] != Outcome.OK) & (self.all["outcome"] != Outcome.CANCELLED)
         )
-        self._event_ns = _array(table.event_ns, "q")
-        self._event_tokens = _array(table.event_tokens, "i")
+        self._events = table.events
 
     def column(self, name: str, rows: NDArray[np.bool_] | None = None) -> Ints:
         """Return a column of the requests that succeeded, or of others."""
@@ -78,77 +103,61 @@ class View:
         """Return by how much each measured request was sent late, whatever became of it."""
         rows = self.measured & (self.all["sent_ns"] != NONE)
         lag = (self.all["sent_ns"] - self.all["due_ns"])[rows]
-        return _each(lag)
+        return _each(lag, np.arange(len(lag)))
 
-    def _since(self, later: Ints, since: str, has_value: NDArray[np.bool_]) -> Values:
-        spans = later - self.column(since)
-        return Values(spans[has_value].astype(np.float64), np.flatnonzero(has_value))
-
-    def _first(self, since: str) -> Values:
-        events = self.column("events")
-        if not self.is_streamed or not len(events):
-            return _each(np.empty(0, np.int64))
-        first = self.column("first_event")
-        has_value = events > 0
-        padded = np.append(self._event_ns, 0)
-        return self._since(padded[np.where(has_value, first, -1)], since, has_value)
-
-    def _first_content(self) -> Values:
-        content = self.column("first_content_ns")
-        return self._since(content, "due_ns", (content != NONE) & self.is_streamed)
-
-    def _whole(self, since: str) -> Values:
-        return self._since(self.column("end_ns"), since, np.ones(len(self.column("end_ns")), bool))
+    def _since(self, later: str, since: str, *, needs_stream: bool = True) -> Values:
+        at = self.column(later)
+        has_value = (at != NONE) & (self.is_streamed or not needs_stream)
+        return _each((at - self.column(since))[has_value], np.flatnonzero(has_value))
 
     def _tpot(self) -> Values:
-        events, tokens, first = self.column("events"), self.column("output_tokens"), self.column("first_event")
-        has_value = (events > 1) & (tokens > 1) & self.is_streamed
-        padded = np.append(self._event_ns, 0)
-        span = padded[np.where(has_value, first + events - 1, -1)] - padded[np.where(has_value, first, -1)]
-        return Values((span[has_value] / (tokens[has_value] - 1)).astype(np.float64), np.flatnonzero(has_value))
+        tokens = self.column("output_tokens")
+        has_value = (self.column("events") > 1) & (tokens > 1) & self.is_streamed
+        span = self.column("last_event_ns") - self.column("first_event_ns")
+        return _each(span[has_value] / (tokens[has_value] - 1), np.flatnonzero(has_value))
 
     def _itl(self) -> Values:
-        events, first = self.column("events").astype(np.int64), self.column("first_event")
-        total = int(events.sum())
-        if not self.is_streamed or not total:
-            return _each(np.empty(0, np.int64))
-        # There are as many values as tokens: what is as long is made as seldom, and as narrow, as can be.
-        starts = np.cumsum(events) - events
-        shift = first - starts
-        if (shift == shift[0]).all():
-            came, tokens = (each[shift[0] : shift[0] + total] for each in (self._event_ns, self._event_tokens))
-        else:
-            at = np.repeat(shift, events) + np.arange(total)
-            came, tokens = self._event_ns[at], self._event_tokens[at]
-        has_gap = np.ones(total, bool)
-        has_gap[starts[events > 0]] = False
-        tokens = tokens[has_gap]
-        gaps = np.diff(came)[has_gap[1:]] / np.maximum(tokens, 1)
-        owner = np.repeat(np.arange(len(events), dtype=np.int32), np.maximum(events - 1, 0))
+        events = self.column("events")
+        requests = np.flatnonzero((events > 1) & self.is_streamed)
+        first, sizes = self.column("first_event")[requests] + 1, events[requests] - 1
+        gaps = _picked(self._events.gaps_ns, first, sizes)
+        tokens = _picked(self._events.tokens, first, sizes)
         if (tokens == 1).all():
-            return Values(gaps, owner)
-        return Values(np.repeat(gaps, tokens), np.repeat(owner, tokens))
+            return Values(gaps, requests, sizes)
+        of_each = np.add.reduceat(tokens, _starts(sizes), dtype=np.int64)
+        return Values(np.repeat(gaps / tokens, tokens), requests, of_each)
 
 
 _METRICS: dict[str, Callable[[View], Values]] = {
-    "ttft": lambda view: view._first("due_ns"),
-    "ttft_from_sent": lambda view: view._first("sent_ns"),
-    "first_content": View._first_content,
+    "ttft": lambda view: view._since("first_event_ns", "due_ns"),
+    "ttft_from_sent": lambda view: view._since("first_event_ns", "sent_ns"),
+    "first_content": lambda view: view._since("first_content_ns", "due_ns"),
     "itl": View._itl,
     "tpot": View._tpot,
-    "e2e": lambda view: view._whole("due_ns"),
-    "e2e_from_sent": lambda view: view._whole("sent_ns"),
+    "e2e": lambda view: view._since("end_ns", "due_ns", needs_stream=False),
+    "e2e_from_sent": lambda view: view._since("end_ns", "sent_ns", needs_stream=False),
     "send_lag": View.send_lag,
 }
 #: Metrics that need the arrival of single tokens.
 NEED_STREAMING = ("ttft", "ttft_from_sent", "first_content", "itl", "tpot")
 
 
-def _array(column: object, code: str) -> NDArray[np.int64]:
-    """Return a copy of a machine array, so that the array can still grow."""
-    # np.array of an array.array copies through the buffer protocol; the dtype is that of the type code.
-    return np.array(column, dtype=_DTYPES[code]).astype(_DTYPES[code], copy=False)
+def _picked(column: array[int], first: Ints, sizes: NDArray[np.signedinteger[Any]]) -> NDArray[np.signedinteger[Any]]:
+    """Return parts of a column, one after the other. There are as many values as tokens, so no index is made of them."""
+    # An array cannot grow while numpy looks at it, which ends with this function.
+    everything = np.frombuffer(column, column.typecode) if column else np.empty(0, column.typecode)
+    found = np.empty(int(sizes.sum()), everything.dtype)
+    at = 0
+    for start, size in zip(first.data, sizes.data, strict=True):
+        found[at : at + size] = everything[start : start + size]
+        at += size
+    return found
 
 
-def _each(values: NDArray[np.int64]) -> Values:
-    return Values(values.astype(np.float64), np.arange(len(values)))
+def _starts(sizes: NDArray[np.signedinteger[Any]]) -> Ints:
+    found: Ints = np.cumsum(sizes, dtype=np.int64) - sizes
+    return found
+
+
+def _each(values: NDArray[Any], requests: NDArray[np.signedinteger[Any]]) -> Values:
+    return Values(values.astype(np.float64), requests, np.ones(len(values), np.int8))

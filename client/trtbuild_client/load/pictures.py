@@ -91,12 +91,14 @@ def in_flight(run: Run) -> Plot:
 
 def throughput(run: Run) -> Plot:
     """Return output tokens per second in equal parts of the time."""
-    at = (np.array(run.table.event_ns, dtype=np.int64) - run.started_ns) / _S
-    tokens = np.array(run.table.event_tokens, dtype=np.int64)
+    end = (max(run.table.columns["last_event_ns"], default=run.started_ns) - run.started_ns) / _S
     points: list[tuple[float, ...]] = []
-    if len(at) and at.max() > 0:
-        counts, edges = np.histogram(at, bins=_PARTS, range=(0, float(at.max())), weights=tokens)
-        width = float(edges[1] - edges[0])
+    if end > 0:
+        counts, edges = np.zeros(_PARTS), np.linspace(0, end, _PARTS + 1)
+        for index in range(len(run.table)):
+            at_s = np.array(run.table.event_ns(index, run.started_ns)) / _S
+            counts += np.histogram(at_s, edges, weights=np.array(run.table.event_tokens(index)))[0]
+        width = end / _PARTS
         points = [(float(edge), float(count) / width) for edge, count in zip(edges, counts, strict=False)]
     return Plot(
         "output tokens per second over time",

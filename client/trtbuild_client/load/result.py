@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -80,28 +81,60 @@ def document(
     }
 
 
+class Numbers:
+    """A list of whole numbers that is made while it is written, as often as wanted.
+
+    Args:
+        make: gives them in parts.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[array[int]]]) -> None:
+        self._make = make
+
+    def texts(self) -> Iterator[str]:
+        """Yield its JSON text in parts."""
+        opening = "["
+        for part in filter(None, self._make()):
+            yield opening + json.dumps(part.tolist())[1:-1]
+            opening = ", "
+        yield "[]" if opening == "[" else "]"
+
+
 def records(table: RecordTable, started_ns: int) -> dict[str, Any]:
     """Return all requests as columns: `events` of them, from `first_event` on, are in `event_ns` and `event_tokens`."""
-    columns: dict[str, list[int]] = {}
-    for name, column in table.columns.items():
-        values = column.tolist()
-        columns[name] = [each - started_ns if each != NONE else NONE for each in values] if name in _TIMES else values
+    rows = range(len(table))
+
+    def parts(name: str) -> Iterator[array[int]]:
+        column = table.columns[name]
+        for start in rows[::_PART]:
+            part = column[start : start + _PART]
+            yield array("q", map(since, part)) if name in _TIMES else part
+
+    def since(at_ns: int) -> int:
+        return NONE if at_ns == NONE else at_ns - started_ns
+
+    def first_events() -> Iterator[array[int]]:
+        yield array("q", accumulate(table.columns["events"], initial=0))[
+            :-1
+        ]  # the events are in the order of the requests
+
+    columns = {name: Numbers(partial(parts, name)) for name in COLUMNS}
     return {
         "started_ns": started_ns,
-        "columns": columns,
-        "event_ns": array("q", (each - started_ns for each in table.event_ns)),
-        "event_tokens": table.event_tokens,
+        "columns": {**columns, "first_event": Numbers(first_events)},
+        "event_ns": Numbers(lambda: (table.event_ns(index, started_ns) for index in rows)),
+        "event_tokens": Numbers(lambda: map(table.event_tokens, rows)),
         "errors": table.errors,
     }
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
-    """Write a result, whole or not at all. Arrays are written in parts: as one text they would be the most that a load test keeps."""
+    """Write a result, whole or not at all. Lists are written in parts: as one text they would be the most that a load test keeps."""
     write_text(path, chain(_pieces(value), "\n"))
 
 
 def _pieces(value: Any) -> Iterator[str]:
-    """Yield the JSON text of a value, whose lists and arrays may be long."""
+    """Yield the JSON text of a value whose lists may be long."""
     if isinstance(value, dict):
         opening = "{"
         for name, each in value.items():
@@ -109,19 +142,15 @@ def _pieces(value: Any) -> Iterator[str]:
             yield from _pieces(each)
             opening = ", "
         yield "{}" if opening == "{" else "}"
-    elif isinstance(value, (array, list)) and value:
-        for start in range(0, len(value), _PART):
-            part = value[start : start + _PART]
-            if isinstance(part, array) or not any(isinstance(each, dict) for each in part):
-                text = json.dumps(list(part), allow_nan=False, ensure_ascii=False)[1:-1]
-                yield f"{', ' if start else '['}{text}"
-            else:
-                for number, each in enumerate(part, start):
-                    yield ", " if number else "["
-                    yield from _pieces(each)
+    elif isinstance(value, Numbers):
+        yield from value.texts()
+    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        for number, each in enumerate(value):
+            yield ", " if number else "["
+            yield from _pieces(each)
         yield "]"
     else:
-        yield json.dumps(list(value) if isinstance(value, array) else value, allow_nan=False, ensure_ascii=False)
+        yield json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
 def write_text(path: Path, pieces: str | Iterable[str]) -> None:
@@ -177,23 +206,31 @@ def _stored(path: Path, value: Any, endpoint: dict[str, Any]) -> Stored:
     for name, kind in (("label", str), ("valid", bool), ("load", dict), ("requests", dict), ("records", dict)):
         _need(path, value, name, kind)
     stored = value["records"]
-    table = RecordTable()
-    columns = _need(path, stored, "columns", dict)
-    for name, code in COLUMNS.items():
-        try:
-            table.columns[name] = array(code, _need(path, columns, name, list))
-        except (TypeError, OverflowError) as error:
-            raise ResultError(
-                f"{path}: column '{name}' is no list of integers: {error}", hint="The file is damaged."
-            ) from error
-    table.event_ns = array("q", _need(path, stored, "event_ns", list))
-    table.event_tokens = array("i", _need(path, stored, "event_tokens", list))
-    table.errors = list(stored.get("errors", ()))
-    lengths = {len(column) for column in table.columns.values()}
-    if len(lengths) > 1 or sum(table.columns["events"]) != len(table.event_ns):
+    listed = _need(path, stored, "columns", dict)
+    columns = {name: _numbers(path, listed, name, code) for name, code in COLUMNS.items()}
+    event_ns, event_tokens = _numbers(path, stored, "event_ns", "q"), _numbers(path, stored, "event_tokens", "i")
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1 or not sum(columns["events"]) == len(event_ns) == len(event_tokens):
         raise ResultError(f"{path}: the columns of its records differ in length", hint="The file is damaged.")
+    table, errors = RecordTable(), _need(path, stored, "errors", list)
+    for index in range(len(columns["number"])):
+        row = {name: column[index] for name, column in columns.items()}
+        first, error = row["first_event"], row["error"]
+        if not (0 <= first <= len(event_ns) - row["events"] and NONE <= error < len(errors)):
+            raise ResultError(f"{path}: request {index} of its records points beyond them", hint="The file is damaged.")
+        part = slice(first, first + row["events"])
+        table.append(row, event_ns[part], event_tokens[part], None if error == NONE else str(errors[error]))
     summary = {name: each for name, each in value.items() if name != "records"}
     return Stored(value["label"], summary, table, endpoint)
+
+
+def _numbers(path: Path, value: Any, name: str, code: str) -> array[int]:
+    try:
+        return array(code, _need(path, value, name, list))
+    except (TypeError, OverflowError) as error:
+        raise ResultError(
+            f"{path}: column '{name}' is no list of integers: {error}", hint="The file is damaged."
+        ) from error
 
 
 def _need(path: Path, value: Any, name: str, kind: type) -> Any:

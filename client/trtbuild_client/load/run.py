@@ -134,7 +134,7 @@ def _progress(driver: Driver, *, is_shared: bool) -> Progress:
         done=len(driver.table),
         failed=len(outcomes) - outcomes.count(0),
         in_flight=len(driver.active),
-        tokens=len(driver.table.event_ns),
+        tokens=len(driver.table.events),
         table=None if is_shared else driver.table,
         waiting=()
         if is_shared

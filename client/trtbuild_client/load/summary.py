@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.distribution import Distribution, distribution, interpolated, with_failures
-from trtbuild_client.load.metrics import View
+from trtbuild_client.load.metrics import Values, View
 from trtbuild_client.load.outcomes import COUNTED_BY, Mark, Outcome
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.run import Run
@@ -142,10 +142,12 @@ def goodput(view: View, objectives: Sequence[Objective], duration_s: float | Non
     nothing = []
     for objective in objectives:
         metric = view.values(objective.metric)
-        has_all &= np.bincount(metric.owner, minlength=ok) > 0
-        for owner, value in _own(metric.owner, metric.values, objective.share):
-            bad[owner] |= value > objective.limit_ns
-        if ok and not len(metric.owner):
+        has_value = np.zeros(ok, bool)
+        has_value[metric.requests] = True
+        has_all &= has_value
+        for request, value in _own(metric, objective.share):
+            bad[request] |= value > objective.limit_ns
+        if ok and not len(metric.requests):
             nothing.append(str(objective))
     known = int((bad | has_all).sum() + view.failed.sum())
     number = None if nothing else int((has_all & ~bad).sum())
@@ -159,16 +161,12 @@ def goodput(view: View, objectives: Sequence[Objective], duration_s: float | Non
     }
 
 
-def _own(owner: Any, values: Any, share: float) -> list[tuple[int, float]]:
-    """Return (request, its own percentile) for each request that has values."""
-    if not len(owner):
-        return []
-    edges = np.flatnonzero(np.diff(owner)) + 1
-    starts = np.concatenate([[0], edges])
-    return [
-        (int(owner[start]), interpolated(np.sort(part), share))
-        for start, part in zip(starts, np.split(values, edges), strict=True)
-    ]
+def _own(metric: Values, share: float) -> Iterator[tuple[int, float]]:
+    """Yield (request, its own percentile) for each request that has values."""
+    at = 0
+    for request, size in zip(metric.requests.tolist(), metric.sizes.tolist(), strict=True):
+        yield request, interpolated(np.sort(metric.values[at : at + size]), share)
+        at += size
 
 
 def _counts(view: View) -> dict[str, int]:
@@ -234,7 +232,7 @@ def _tokens(view: View) -> dict[str, Any]:
 
 
 def _client(run: Run, duration_s: float | None, lag_p99: float | None) -> dict[str, Any]:
-    events = len(run.table.event_ns)
+    events = len(run.table.events)
     cpu_ns = sum(each.cpu_ns for each in run.strain)
     return {
         "processes": len(run.strain),

@@ -156,7 +156,7 @@ def test_several_tokens_in_a_chunk_are_counted_by_a_server_that_says_so() -> Non
 
     running = Running()
     row = running.stream(chunk("a", 1), chunk("b", 2), chunk("cde", 5))
-    assert running.table.event_tokens.tolist() == [1, 1, 3] and row["output_tokens"] == 5
+    assert running.table.events.tokens.tolist() == [1, 1, 3] and row["output_tokens"] == 5
     assert not row["marks"] & Mark.COUNTED_AT_END
 
 

@@ -87,8 +87,9 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     write(tmp_path / "a.json", document([(summary, run)], endpoint={"url": "x"}, created="now"))
     (found,) = read(tmp_path / "a.json")
     assert len(found.table) == len(run.table) and found.is_valid and found.label == "concurrency 4"
-    assert found.table.event_tokens == run.table.event_tokens
-    assert found.table.event_ns[0] == run.table.event_ns[0] - run.started_ns
+    for index in range(len(run.table)):
+        assert found.table.event_ns(index).tolist() == [each - run.started_ns for each in run.table.event_ns(index)]
+        assert found.table.event_tokens(index) == run.table.event_tokens(index)
     assert found.table.columns["accepted_draft_tokens"][5] == 12
     assert found.table.error_of(0) == "<reset & gone>" and found.table.error_of(9) is None
     assert not list(tmp_path.glob(".*"))
@@ -113,6 +114,13 @@ def change(path: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
         (lambda value: value.update(schema="other"), "is no result of trtbuild bench"),
         (lambda value: value["runs"][0]["records"]["columns"].update(turn=["a"]), "column 'turn'"),
         (lambda value: value["runs"][0]["records"]["event_ns"].pop(), "differ in length"),
+        (lambda value: value["runs"][0]["records"]["event_tokens"].pop(), "differ in length"),
+        (lambda value: value["runs"][0]["records"]["event_ns"].append(2**64), "column 'event_ns'"),
+        (
+            lambda value: value["runs"][0]["records"]["columns"]["first_event"].__setitem__(3, 9999),
+            "request 3 .* points beyond",
+        ),
+        (lambda value: value["runs"][0]["records"]["columns"]["error"].__setitem__(3, 7), "request 3 .* points beyond"),
     ],
 )
 def test_a_key_that_is_missing_or_wrong_is_named_with_the_file(tmp_path: Path, edit: Any, message: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from array import array
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.distribution import distribution, with_failures
@@ -29,7 +31,7 @@ from trtbuild_client.load.show import table as show
 from trtbuild_client.load.slo import parse
 from trtbuild_client.load.strain import Strain, StrainReport
 from trtbuild_client.load.summary import Summary, summarize
-from trtbuild_client.load.table import RecordTable
+from trtbuild_client.load.table import RecordTable, merged
 from trtbuild_client.load.validity import Allowed, check
 from trtbuild_client.load.workload import Limits, Turn
 
@@ -59,6 +61,12 @@ def record(
         array("i", [count for _, count in events]),
         error,
     )  # fmt: skip
+
+
+def of(values: NDArray[Any], owner: NDArray[Any]) -> Values:
+    """Return values with the request of each."""
+    requests, sizes = np.unique(owner, return_counts=True)
+    return Values(values, requests, sizes)
 
 
 def summary_of(table: RecordTable, *, plan: Plan | None = None, objectives: str = "") -> Summary:
@@ -115,8 +123,8 @@ def test_many_tokens_of_few_requests_say_less_than_as_many_requests() -> None:
         speeds = rng.lognormal(0, 0.5, 60)  # a request is fast or slow as a whole
         values = (speeds[:, None] * rng.lognormal(0, 0.05, (60, 40))).ravel()
         owner = np.repeat(np.arange(60), 40)
-        honest = distribution(Values(values, owner), (50.0,)).percentiles[0]
-        naive = distribution(Values(values, np.arange(2400)), (50.0,)).percentiles[0]
+        honest = distribution(of(values, owner), (50.0,)).percentiles[0]
+        naive = distribution(of(values, np.arange(2400)), (50.0,)).percentiles[0]
         assert honest.low is not None and honest.high is not None and naive.low is not None and naive.high is not None
         covered += honest.low <= 1.0 <= honest.high
         narrow += naive.low <= 1.0 <= naive.high
@@ -125,7 +133,7 @@ def test_many_tokens_of_few_requests_say_less_than_as_many_requests() -> None:
 
 def test_tokens_that_do_not_depend_on_their_request_count_in_full() -> None:
     rng = np.random.default_rng(2)
-    found = distribution(Values(rng.exponential(1, 5000), np.repeat(np.arange(100), 50)))
+    found = distribution(of(rng.exponential(1, 5000), np.repeat(np.arange(100), 50)))
     assert found.n_effective > 3000
 
 
@@ -165,6 +173,75 @@ def test_short_answers_have_the_metrics_that_exist() -> None:
     assert '"empty"' not in text  # marks are those of the records; these were made without
 
 
+@pytest.mark.parametrize(("longest_s", "most"), [(0.01, 1), (0.01, 3), (0.01, 900), (30.0, 1), (30.0, 900)])
+def test_metrics_are_those_of_the_events_of_each_request_in_whatever_order_they_ended(
+    longest_s: float, most: int
+) -> None:
+    rng = np.random.default_rng(3)
+    tables = [RecordTable(), RecordTable()]
+    expected: dict[float, list[float]] = {}
+    for number in range(40):
+        gaps = rng.integers(0, round(longest_s * _S), rng.integers(0, 9)) / _S
+        at = (7 + np.cumsum(gaps)).tolist()
+        counts = rng.integers(1, most + 1, len(gaps)).tolist()
+        due = float(rng.uniform(0, 5))
+        record(tables[number % 2], *zip(at, counts, strict=True), due=due)
+        at_ns = [round(each * _S) for each in at]
+        expected[due] = [(b - a) / k for a, b, k in zip(at_ns, at_ns[1:], counts[1:], strict=False) for _ in range(k)]
+    table = merged(tables)
+    itl = View(table).values("itl")
+    in_order = [expected[due] for due in sorted(expected)]
+    assert itl.values.tolist() == [each for values in in_order for each in values]
+    assert itl.owner.tolist() == [index for index, values in enumerate(in_order) for _ in values]
+    assert itl.count(itl.values >= 0).tolist() == [len(values) for values in in_order if values]
+    wide = View(table).values("tpot")
+    assert wide.values.tolist() == pytest.approx([
+        (events[-1] - events[0]) / (sum(tokens) - 1)
+        for events, tokens in ((table.event_ns(index), table.event_tokens(index)) for index in range(40)) if len(events) > 1
+    ])  # fmt: skip
+
+
+def test_a_table_grows_while_its_metrics_are_kept() -> None:
+    table = RecordTable()
+    record(table, (0.1, 1), (0.3, 1))
+    view = View(table)
+    kept = view.values("itl")
+    record(table, (0.1, 1), (0.4, 1))
+    assert kept.values.tolist() == [0.2 * _S] and len(View(table).values("itl").values) == 2
+
+
+def test_an_event_takes_five_bytes_and_more_only_when_it_must() -> None:
+    table = RecordTable()
+    record(table, (100.0, 255), (102.1, 1))
+    assert (table.events.gaps_ns.itemsize, table.events.tokens.itemsize) == (4, 1)
+    record(table, (100.0, 256), (102.2, 1))
+    assert (table.events.gaps_ns.itemsize, table.events.tokens.itemsize) == (8, 4)
+    assert [table.event_ns(index).tolist() for index in (0, 1)] == [
+        [100 * _S, 102_100_000_000], [100 * _S, 102_200_000_000],
+    ]  # fmt: skip
+    assert table.event_tokens(1).tolist() == [256, 1]
+
+
+def test_equal_values_are_shared_among_their_requests() -> None:
+    owner = np.repeat(np.arange(50), 40)
+    many = of(np.arange(6000.0), np.repeat(np.arange(1000), 6))
+    assert many.count(many.values % 3 == 0).tolist() == [2] * 1000
+    assert distribution(of(np.full(2000, 7), owner)).n_effective == 2000  # whichever are called the lower half
+    half = distribution(of(np.tile([1, 7], 1000), owner))
+    assert half.n_effective == 2000 and half.at(50.0).value == 4.0
+    rng = np.random.default_rng(5)
+    steps = np.floor(rng.exponential(1, 2000) * 4)
+    found, smooth = distribution(of(steps, owner)), distribution(of(steps + rng.uniform(0, 1, 2000), owner))
+    assert found.n_effective > 0.7 * smooth.n_effective > 500
+
+
+def test_the_mean_and_deviation_of_many_values_are_right() -> None:
+    values = np.random.default_rng(6).integers(10**6, 10**9, 50_001).astype(np.int32)
+    found = distribution(of(values, np.repeat(np.arange(7143), 8)[:50_001]))
+    assert found.mean == pytest.approx(statistics.fmean(values.tolist()), rel=1e-12)
+    assert found.std == pytest.approx(statistics.stdev(values.tolist()), rel=1e-12)
+
+
 def test_the_clock_starts_when_a_request_was_due() -> None:
     table = RecordTable()
     record(table, (1.5, 1), (2.0, 1), due=0, sent=1.0)
@@ -188,7 +265,7 @@ def test_failures_make_the_percentiles_they_reach_infinite() -> None:
 
 
 def test_few_values_have_no_percentile_and_say_how_many_are_needed() -> None:
-    values = Values(np.array([1.0, 2, 3, 4, 5, 6, 7, 8]), np.arange(8))
+    values = of(np.array([1.0, 2, 3, 4, 5, 6, 7, 8]), np.arange(8))
     found = with_failures(values, 2)
     assert len(found.values) == 10 and np.isinf(found.values[-2:]).all()
     refused = distribution(values).at(95.0)
