@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trtbuild.serve.locate import ServerInstall
 
 STUB_NAME = "triton_python_backend_stub"
+#: The kernel keeps so many characters of a process's name (TASK_COMM_LEN of Linux, without the NUL).
+STUB_COMM = STUB_NAME[:15]
 #: How a stub names its library: libpython3.11.so.1.0, or libpython3-419a3a08.13.so.1.0 where the wheel brings a copy whose
 #: name was made unique; then the old name is still in the file's string table, unused.
 _NEEDED = re.compile(rb"libpython3(?:-[0-9a-f]+)?\.(\d+)\.so\.1\.0\x00")

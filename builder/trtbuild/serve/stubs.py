@@ -14,11 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from trtbuild.serve.exit_status import describe_status
-from trtbuild.serve.python_stub import STUB_NAME
+from trtbuild.serve.python_stub import STUB_COMM, STUB_NAME
 
 PROC = Path("/proc")
-#: The kernel keeps so many characters of a process's name (TASK_COMM_LEN of Linux, without the NUL).
-_COMM = STUB_NAME[:15]
 #: Fields of /proc/PID/stat behind the name, counted from 0 (proc(5): state is field 3, ppid 4, starttime 22, exit_code 52).
 _STATE, _PARENT, _STARTED, _EXIT_CODE = 0, 1, 19, 49
 
@@ -81,7 +79,7 @@ class Stubs:
         """Take note of the stubs that run now."""
         processes = dict(_processes())
         for pid, process in processes.items():
-            if process.name == _COMM and pid not in self._known and self._root in _ancestors(pid, processes):
+            if pid not in self._known and _is_stub(process, processes) and self._root in _ancestors(pid, processes):
                 self._known[pid] = Stub(pid, process.started, _model(pid))
 
     def died(self) -> str | None:
@@ -114,6 +112,12 @@ class Stubs:
 
 def _death(stub: Stub, status: int) -> str:
     return f"the process of {stub.model} (pid {stub.pid}) died: {describe_status(status)}"
+
+
+def _is_stub(process: _Process, processes: dict[int, _Process]) -> bool:
+    """Say whether a process is a stub; what a stub has forked bears its name, and is the model's own business."""
+    above = processes.get(process.parent)
+    return process.name == STUB_COMM and (above is None or above.name != STUB_COMM)
 
 
 def _model(pid: int) -> str:

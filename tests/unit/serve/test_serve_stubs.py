@@ -6,16 +6,17 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serve_helpers import request, server_prefix, shared_memory, wait_until_ended, write_echo
+from serve_helpers import children, request, server_prefix, shared_memory, wait_until_ended, write_echo
 
 from trtbuild.serve.keeping import keep
 from trtbuild.serve.model_control import ModelControl
-from trtbuild.serve.python_stub import STUB_NAME
+from trtbuild.serve.python_stub import STUB_COMM, STUB_NAME
 from trtbuild.serve.reload import swap
 from trtbuild.serve.stubs import Stubs
 from trtbuild.serve.supervisor import Server, ServerEnded
@@ -25,12 +26,12 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A function that starts a process with a stub's name and arguments, which runs a shell command."""
+    """A function that starts a process with a stub's name and arguments, which runs a script that first writes a line."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(command: str) -> subprocess.Popen[bytes]:
+    def run(script: str, program: str = "/bin/sh") -> subprocess.Popen[bytes]:
         path = tmp_path / STUB_NAME
-        path.write_text(f"#!/bin/sh\necho begun\n{command}\n", encoding="utf-8")
+        path.write_text(f"#!{program}\n{script}\n", encoding="utf-8")
         path.chmod(0o755)
         process = subprocess.Popen([path, "/models/core/2/model.py", "region"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
         started.append(process)
@@ -58,7 +59,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_killed_stub_is_named_with_its_model_and_signal_at_the_second_look(start: Start) -> None:
-    process = start("read line")
+    process = start("echo begun; read line")
     stubs = stubs_of_this_process()
     assert (stubs.died(), stubs.died()) == (None, None)
     process.kill()
@@ -70,7 +71,7 @@ def test_a_killed_stub_is_named_with_its_model_and_signal_at_the_second_look(sta
 
 
 def test_a_stub_that_exits_by_itself_is_dead_too(start: Start) -> None:
-    process = start("read line; exit 3")
+    process = start("echo begun; read line; exit 3")
     stubs = stubs_of_this_process()
     end(process)
     stubs.died()
@@ -78,7 +79,7 @@ def test_a_stub_that_exits_by_itself_is_dead_too(start: Start) -> None:
 
 
 def test_a_stub_that_the_server_has_ended_is_forgotten(start: Start) -> None:
-    process = start("read line")
+    process = start("echo begun; read line")
     stubs = stubs_of_this_process()
     end(process)
     assert stubs.died() is None
@@ -87,7 +88,7 @@ def test_a_stub_that_the_server_has_ended_is_forgotten(start: Start) -> None:
 
 
 def test_a_stub_that_was_killed_is_named_even_when_it_was_gone_at_the_last_look(start: Start) -> None:
-    process = start("read line")
+    process = start("echo begun; read line")
     stubs = stubs_of_this_process()
     process.kill()
     process.wait()
@@ -97,18 +98,29 @@ def test_a_stub_that_was_killed_is_named_even_when_it_was_gone_at_the_last_look(
 
 
 def test_a_stub_that_was_dead_when_it_was_found_has_no_model_but_counts(start: Start) -> None:
-    end(start("read line; exit 1"))
+    end(start("echo begun; read line; exit 1"))
     stubs = stubs_of_this_process()
     stubs.died()
     assert str(stubs.died()).startswith("the process of a Python model (pid ")
 
 
 def test_stubs_of_other_servers_are_none_of_ours(start: Start) -> None:
-    ours, other = start("read line"), start("read line")
+    ours, other = start("echo begun; read line"), start("echo begun; read line")
     stubs = Stubs(ours.pid)
     stubs.find()
     other.kill()
     wait_until_ended(other.pid)
+    assert (stubs.died(), stubs.died()) == (None, None)
+
+
+def test_what_a_stub_has_forked_may_die(start: Start) -> None:
+    script = "import os, sys\nos.fork() or os._exit(0)\nprint('begun', flush=True)\nsys.stdin.read()"
+    process = start(script, sys.executable)
+    [forked] = children(process.pid)
+    wait_until_ended(forked)
+    assert f"({STUB_COMM}) Z {process.pid} " in Path(f"/proc/{forked}/stat").read_text(encoding="utf-8")
+    stubs = Stubs(process.pid)
+    stubs.find()
     assert (stubs.died(), stubs.died()) == (None, None)
 
 

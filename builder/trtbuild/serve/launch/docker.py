@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from trtbuild.serve.launch.health_check import health_check, needs_check
 from trtbuild.serve.launch.make import port_options
-from trtbuild.serve.launch.plan import SHARED_MEMORY_BYTES, USER_ID, LaunchPlan
+from trtbuild.serve.launch.plan import READY_PATH, SHARED_MEMORY_BYTES, USER_ID, LaunchPlan
 
 
 def command(plan: LaunchPlan) -> tuple[str, ...]:
@@ -14,10 +15,16 @@ def command(plan: LaunchPlan) -> tuple[str, ...]:
     published = [part for _, port in port_options(plan.ports) for part in ("-p", f"{plan.address}:{port}:{port}")]
     mounted = [part for mount in plan.files for part in ("--mount", f"type=bind,source={mount.source},target={mount.target},readonly")]  # fmt: skip
     environment = [part for name, value in plan.environment.items() for part in ("-e", f"{name}={value}")]
+    health: tuple[str, ...] = ()
+    if needs_check(plan):
+        health = (
+            "--health-cmd", health_check(plan.ports.http, READY_PATH), "--health-interval", "15s", "--health-timeout", "5s",
+            "--health-retries", "4", "--health-start-period", f"{plan.start_s}s",
+        )  # fmt: skip
     return (
         "docker", "run", "--rm", "--init", "--name", plan.name, *gpus,
         f"--shm-size={SHARED_MEMORY_BYTES >> 30}g", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864",
         "--user", f"{USER_ID}:{USER_ID}", "--read-only", "--tmpfs", "/tmp:exec,size=1g", "--cap-drop", "ALL",
         "--security-opt", "no-new-privileges", "--stop-signal", "SIGINT", "--stop-timeout", str(plan.grace_s + 5),
-        *published, *mounted, *environment, "-e", "HOME=/tmp", plan.image, *plan.command,
+        *health, *published, *mounted, *environment, "-e", "HOME=/tmp", plan.image, *plan.command,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from trtbuild.serve.launch.health_check import health_check, needs_check
 from trtbuild.serve.launch.make import port_options
 from trtbuild.serve.launch.plan import LIVE_PATH, READY_PATH, SHARED_MEMORY_BYTES, USER_ID, LaunchPlan
 
@@ -102,20 +103,34 @@ def pod(plan: LaunchPlan, command: Sequence[str], *, is_serving: bool, gpus: int
 
 
 def _serving(plan: LaunchPlan) -> Manifest:
-    ready = {"httpGet": {"path": READY_PATH, "port": "http"}}
-    live = {"httpGet": {"path": LIVE_PATH, "port": "http"}}
     return {
         "ports": [{"name": name, "containerPort": port} for name, port in port_options(plan.ports)],
         "startupProbe": {
-            **ready,
+            **_http(READY_PATH),
             "periodSeconds": _PROBE_PERIOD_S,
             "timeoutSeconds": 5,
             "failureThreshold": math.ceil(plan.start_s / _PROBE_PERIOD_S),
         },
-        "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
-        "livenessProbe": {**live, "periodSeconds": _PROBE_PERIOD_S, "timeoutSeconds": 5, "failureThreshold": 4},
+        "readinessProbe": {**_probe(plan, READY_PATH), "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": {
+            **_probe(plan, LIVE_PATH),
+            "periodSeconds": _PROBE_PERIOD_S,
+            "timeoutSeconds": 5,
+            "failureThreshold": 4,
+        },
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_DRAIN_S)]}}},
     }
+
+
+def _probe(plan: LaunchPlan, path: str) -> Manifest:
+    """Return what readiness and liveness ask; failures must come in a row, since a stub that ends as it should is a zombie for an instant."""
+    if not needs_check(plan):
+        return _http(path)
+    return {"exec": {"command": ["/bin/sh", "-c", health_check(plan.ports.http, path)]}}
+
+
+def _http(path: str) -> Manifest:
+    return {"httpGet": {"path": path, "port": "http"}}
 
 
 def _volumes(plan: LaunchPlan) -> tuple[list[Manifest], list[Manifest]]:

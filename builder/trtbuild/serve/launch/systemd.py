@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trtbuild.serve.launch.health_check import ask
 from trtbuild.serve.launch.plan import READY_PATH, SHARED_MEMORY_BYTES, LaunchPlan
 
 #: Seconds between SIGINT's grace and the end of all that is left.
@@ -17,7 +18,7 @@ _CHARACTERS = {"\\": "\\\\", '"': '\\"', "%": "%%", "\n": "\\n"}
 def unit(plan: LaunchPlan) -> str:
     """Return the text of the unit. The start ends when every model is ready; what does not stop in time is killed with all its children."""
     ready = f"http://{'127.0.0.1' if plan.address == '0.0.0.0' else plan.address}:{plan.ports.http}{READY_PATH}"
-    waiting = ["/bin/sh", "-c", f"until curl --silent --fail --noproxy '*' --output /dev/null --max-time 2 {ready}; do sleep 2; done"]  # fmt: skip
+    waiting = ["/bin/sh", "-c", f"until {ask(ready)}; do sleep 2; done"]  # fmt: skip
     environment = [f"Environment={_quote(f'{name}={value}')}" for name, value in plan.environment.items()]
     return "\n".join([
         "[Unit]", f"Description=Triton with TensorRT-LLM: {plan.name}", "After=network-online.target",
