@@ -138,6 +138,18 @@ def test_an_endpoint_that_does_not_answer_200_fails(check: Check, port: int) -> 
     assert check("/ready", port=9)[0] == 1  # the port discard, where nothing listens
 
 
+def test_an_image_without_curl_is_not_called_dead_for_that(
+    child: Child, check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for shell in {words[0] for words in SHELLS}:
+        (tmp_path / shell).symlink_to(str(shutil.which(shell)))
+    process = child("echo begun; read line")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert check("/other") == (0, "")
+    kill(process)
+    assert check("/other") == (1, f"process {process.pid} of a Python model has died\n")
+
+
 def test_kubernetes_asks_for_both_more_than_once(tmp_path: Path) -> None:
     plan = plan_of(write_build(tmp_path / "build", tp=2, seen_as="/deployment"), "kubernetes")
     [container] = documents(plan)["Deployment"]["spec"]["template"]["spec"]["containers"]

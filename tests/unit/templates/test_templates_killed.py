@@ -97,7 +97,7 @@ def test_without_anyone_who_watches_requests_end_at_their_deadline_when_the_core
         with pytest.raises(ClientError):
             list(running)
         assert time.monotonic() - begun < DEADLINE_S + 5
-        with pytest.raises(ClientError, match="is not healthy"):
+        with pytest.raises(ClientError, match="is not healthy|refused"):  # it may have aborted
             client.generate("again", max_tokens=3)
 
 

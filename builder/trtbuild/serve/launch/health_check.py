@@ -1,9 +1,9 @@
 """What a container is asked to see whether it serves: its HTTP endpoint, and its stubs, whose death tritonserver does not notice.
 
 A stub that the server did not end itself stays a zombie (`trtbuild.serve.stubs`). So does, for an instant, one that it ended: whoever
-asks must take more than one failure in a row for a fault. One shell command for every launch file; it needs `sh` and `curl`,
-which NVIDIA's images have: the function dockerfile_prepare_container_linux of triton-inference-server/server's build.py installs curl, and
-Dockerfile.triton.trt_llm_backend of tensorrtllm_backend uses it in its last stage. Checked against those sources, not in the images.
+asks must take more than one failure in a row for a fault. One shell command for every launch file; it needs `sh`, and `curl` for the
+endpoint, which NVIDIA's images have: the function dockerfile_prepare_container_linux of triton-inference-server/server's build.py installs curl, and
+Dockerfile.triton.trt_llm_backend of tensorrtllm_backend uses it in its last stage. Checked against those sources, not in the images; so an image without it is not called dead for that.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def ask(url: str) -> str:
 
 
 def health_check(port: int, path: str) -> str:
-    """Return the text for `sh -c` in the server's container that succeeds when an endpoint answers 200 and no stub is dead.
+    """Return the text for `sh -c` in the server's container that succeeds when an endpoint answers 200, where there is curl, and no stub is dead.
 
     Args:
         port: of HTTP.
         path: of the endpoint.
     """
     url = f"http://127.0.0.1:{port}{path}"
-    return f'{ask(url)} || {{ echo "{url} does not answer 200"; exit 1; }}; {_STUBS_LIVE}'
+    asked = f'{ask(url)} || {{ echo "{url} does not answer 200"; exit 1; }}'
+    return f"if command -v curl >/dev/null; then {asked}; fi; {_STUBS_LIVE}"
 
 
 def needs_check(plan: LaunchPlan) -> bool:
