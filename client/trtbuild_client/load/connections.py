@@ -24,8 +24,6 @@ _READ_BYTES = 1 << 15
 _SO_TIMESTAMPNS = 35
 _STAMP = struct.Struct("@ll")  # struct timespec: seconds, nanoseconds
 _NOTE_BYTES = socket.CMSG_SPACE(_STAMP.size)
-#: A time of arrival that is further away than this is not believed: the clock of the system was set.
-_OLDEST_NS = 1_000_000_000
 
 
 class Watcher(Protocol):
@@ -33,9 +31,13 @@ class Watcher(Protocol):
 
     Attributes:
         clock_offset_ns: `time.perf_counter_ns` minus `time.time_ns`.
+        believed_from_ns: an earlier time of arrival is not believed: the clock of the system was set.
+        first_came_ns: the earliest arrival of what is being read; connections lower it.
     """
 
     clock_offset_ns: int
+    believed_from_ns: int
+    first_came_ns: int
 
     def watch(self, connection: Connection, mask: int) -> None:
         """Report these events of the socket from now on."""
@@ -132,9 +134,12 @@ class Connection:
                 return
             if notes:
                 seconds, rest_ns = _STAMP.unpack(notes[0][2])
-                came_ns = seconds * 1_000_000_000 + rest_ns + self._watcher.clock_offset_ns
-                if now_ns - _OLDEST_NS < came_ns < now_ns:
+                watcher = self._watcher
+                came_ns = seconds * 1_000_000_000 + rest_ns + watcher.clock_offset_ns
+                if watcher.believed_from_ns < came_ns < now_ns:
                     now_ns = came_ns
+                    if came_ns < watcher.first_came_ns:
+                        watcher.first_came_ns = came_ns
             if len(data) == _READ_BYTES or self._is_encrypted:
                 data += self._more()
             self.receive(data, now_ns)

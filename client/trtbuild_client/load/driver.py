@@ -25,8 +25,12 @@ from trtbuild_client.load.workload import Limits, Workload
 #: How often deadlines are looked at: often enough for the shortest of them.
 _SWEEP_NS = (10_000_000, 100_000_000)
 _TICK_NS = 500_000_000
-#: The longest sleep of the loop; a sleep that is longer than asked for shows that the machine is busy.
+#: The longest sleep of the loop; a sleep that is longer than asked for shows that the process was stopped, or the machine is busy.
 _MAX_SLEEP_NS = 10_000_000
+#: After so much sending in a row sockets are looked at, though more is due.
+_SENDING_NS = 1_000_000
+#: What is read cannot have come before sockets were last looked at; times of arrival may be this much earlier before they are not believed.
+_BELIEVED_NS = 1_000_000_000
 #: epoll counts milliseconds; a wait that ends within so much is left to select, which counts microseconds.
 _FINE_NS = 2_000_000
 #: After the last answer.
@@ -47,7 +51,8 @@ class Driver:
 
     Attributes:
         strain: how busy this process was.
-        clock_offset_ns: see `connections.Watcher`; looked at again with every sweep, since the clock of the day is adjusted.
+        clock_offset_ns, believed_from_ns, first_came_ns: see `connections.Watcher`; the offset is looked at again with every sweep, since
+            the clock of the day is adjusted.
         peak: most requests in flight at the same time.
         sent: requests sent.
         connections_opened: connections made.
@@ -65,7 +70,7 @@ class Driver:
         self.strain = Strain()
         self.peak = self.sent = self.connections_opened = 0
         self.started_ns = 0
-        self.clock_offset_ns = 0
+        self.clock_offset_ns = self.believed_from_ns = self.first_came_ns = 0
         self.active: dict[Exchange, Connection] = {}
         self._endpoint = endpoint
         self._work = workload
@@ -125,7 +130,7 @@ class Driver:
         gc.set_threshold(100_000, 50, 100)
         self.started_ns = time.perf_counter_ns() if epoch_ns is None else epoch_ns
         self.clock_offset_ns = _clock_offset_ns()
-        self.strain.start()
+        self.strain.start(self.started_ns)
         try:
             self._begin()
             self._loop()
@@ -156,16 +161,15 @@ class Driver:
             self._later(self.started_ns + index * step, self._conversation())
 
     def _loop(self) -> None:
-        by_fd, strain = self._by_fd, self.strain
+        by_fd, unseen = self._by_fd, self.strain.unseen
         clock = time.perf_counter_ns
         next_sweep = next_tick = 0
-        begun_ns = clock()
+        begun_ns = now_ns = clock()
         while True:
-            wait_ns = min(self._next_due_ns() - begun_ns, _MAX_SLEEP_NS)
+            self.believed_from_ns = now_ns - _BELIEVED_NS
+            wait_ns = max(min(self._next_due_ns() - begun_ns, _MAX_SLEEP_NS), 0)
             ready = self._wait(wait_ns)
-            now_ns = clock()
-            if not ready and wait_ns > 0:
-                strain.slept(now_ns - begun_ns - wait_ns)
+            now_ns = self.first_came_ns = clock()
             for fd, mask in ready:
                 connection = by_fd.get(fd)
                 if connection is not None:
@@ -180,10 +184,12 @@ class Driver:
                 next_tick = now_ns + _TICK_NS
                 if self._on_tick(self):
                     self.cancel(clock())
+            # Nothing was looked at since the sleep should have been over, or since the first of what was read came.
+            since_ns = min(begun_ns + wait_ns, max(self.first_came_ns, begun_ns))
+            begun_ns = clock()
+            unseen(begun_ns - since_ns, begun_ns)
             if self._is_over():
                 return
-            begun_ns = clock()
-            strain.worked(begun_ns - now_ns)
 
     def _wait(self, wait_ns: int) -> list[tuple[int, int]]:
         """Return what is ready, after at most `wait_ns`."""
@@ -228,10 +234,11 @@ class Driver:
         heapq.heappush(self._due, (due_ns, self._order, conversation))
 
     def _send_due(self) -> None:
-        """Send all whose time has come."""
+        """Send all whose time has come; the rest in the next turn when that takes long."""
         starts = self._work.starts
-        while True:
-            now_ns = time.perf_counter_ns()
+        now_ns = time.perf_counter_ns()
+        until_ns = now_ns + _SENDING_NS
+        while now_ns < until_ns:
             if starts is not None:
                 while self._next_start < len(starts) and self.started_ns + starts[self._next_start] <= now_ns:
                     self._later(self.started_ns + starts[self._next_start], self._conversation())
@@ -241,6 +248,7 @@ class Driver:
             due_ns, _, conversation = heapq.heappop(self._due)
             if self._may_send(now_ns):
                 self._send(due_ns, conversation)
+            now_ns = time.perf_counter_ns()
 
     def _may_send(self, now_ns: int) -> bool:
         limits = self._limits

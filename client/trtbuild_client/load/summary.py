@@ -17,7 +17,7 @@ from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.run import Run
 from trtbuild_client.load.slo import Objective
 from trtbuild_client.load.table import NONE
-from trtbuild_client.load.validity import Check, check
+from trtbuild_client.load.validity import Check, Stop, check, longest_stop, stop_warning
 
 #: Metrics of a summary, in the order of tables.
 METRICS = ("ttft", "ttft_from_sent", "first_content", "itl", "tpot", "e2e", "e2e_from_sent", "send_lag")
@@ -234,6 +234,7 @@ def _tokens(view: View) -> dict[str, Any]:
 def _client(run: Run, duration_s: float | None, lag_p99: float | None) -> dict[str, Any]:
     events = len(run.table.events)
     cpu_ns = sum(each.cpu_ns for each in run.strain)
+    stop = longest_stop(run.strain)
     return {
         "processes": len(run.strain),
         "cpu_s": cpu_ns / 1e9,
@@ -242,7 +243,8 @@ def _client(run: Run, duration_s: float | None, lag_p99: float | None) -> dict[s
         "events": events,
         "send_lag_p99_ns": lag_p99,
         "loop_lag_p99_ns": max(each.loop_lag_p99_ns for each in run.strain),
-        "loop_lag_max_ns": max(each.loop_lag_max_ns for each in run.strain),
+        "loop_lag_max_ns": stop.length_ns,
+        "loop_lag_max_at_ns": stop.begin_ns,
         "run_queue_share": max(each.run_queue_ns / max(each.wall_ns, 1) for each in run.strain)
         if all(each.run_queue_ns >= 0 for each in run.strain)
         else None,
@@ -282,6 +284,9 @@ def _warnings(
         found.append(
             "the server counts tokens only for whole answers: itl is the time between events, tpot that of tokens"
         )
+    stopped = stop_warning(run.strain, lambda stop: _running(run, view, stop), plan.allowed)
+    if stopped is not None:
+        found.append(stopped)
     if not plan.is_streaming:
         found.append("ttft, itl and tpot: n/a (non-streaming); they need --stream")
     planned, seen = view.column("planned_tokens"), view.column("input_tokens")
@@ -292,6 +297,14 @@ def _warnings(
             "(a chat template, special tokens, truncation, or no --tokenizer)"
         )
     return found
+
+
+def _running(run: Run, view: View, stop: Stop) -> int:
+    """Return how many measured requests a process had while it stood still."""
+    begin_ns = run.started_ns + stop.begin_ns
+    numbers, sent, end = (view.column(name, view.measured) for name in ("number", "sent_ns", "end_ns"))
+    is_its_own = numbers % len(run.strain) == stop.process  # see `plan.Plan.workloads`
+    return int((is_its_own & (sent < begin_ns + stop.length_ns) & (end > begin_ns)).sum())
 
 
 def _errors(run: Run, view: View) -> tuple[tuple[str, int], ...]:

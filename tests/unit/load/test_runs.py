@@ -259,7 +259,7 @@ def test_the_command_says_when_requests_fail(mock: RunningMock, cli: Cli) -> Non
 
 
 def test_the_command_ends_with_an_error_when_the_client_was_the_bottleneck(mock: RunningMock, cli: Cli) -> None:
-    arguments = ("bench", "--url", mock.grpc, "--requests", 8, "--output-tokens", 6, "--max-loop-lag", "0.0001ms")
+    arguments = ("bench", "--url", mock.grpc, "--requests", 8, "--output-tokens", 6, "--max-send-lag", "0.0001ms")
     code, out, err = cli(*arguments)
     assert code == 3 and "the run is invalid" in err and "INVALID" in out
     assert cli(*arguments, "--allow-invalid")[0] == 0

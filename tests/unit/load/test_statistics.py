@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import time
 from array import array
 from typing import Any
 
@@ -69,9 +70,13 @@ def of(values: NDArray[Any], owner: NDArray[Any]) -> Values:
     return Values(values, requests, sizes)
 
 
-def summary_of(table: RecordTable, *, plan: Plan | None = None, objectives: str = "") -> Summary:
-    idle = StrainReport(cpu_ns=1, wall_ns=100, loop_lag_p99_ns=0, loop_lag_max_ns=0, peak_rss_bytes=1, run_queue_ns=0)
-    run = Run(table, [idle], 0, 1, 1)
+_IDLE = StrainReport(cpu_ns=1, wall_ns=100, loop_lag_p99_ns=0, loop_lag_max_ns=0, peak_rss_bytes=1, run_queue_ns=0)
+
+
+def summary_of(
+    table: RecordTable, *, plan: Plan | None = None, objectives: str = "", strain: StrainReport = _IDLE
+) -> Summary:
+    run = Run(table, [strain], 0, 1, 1)
     chosen = plan or Plan(limits=Limits(requests=10))
     dataset = Dataset([(Turn("x", 8),)], "test")
     return summarize(run, chosen, dataset, objectives=parse(objectives) if objectives else ())
@@ -373,15 +378,39 @@ def test_a_busy_client_makes_a_run_invalid_and_says_why() -> None:
         assert [each.name for each in failed] == [name] and failed[0].text
 
 
-def test_strain_keeps_the_percentile_within_half_of_it() -> None:
+@pytest.mark.parametrize("wall_ns", [200_000_000, 2_000_000_000, 40_000_000_000])
+def test_the_lag_of_the_loop_is_that_of_whatever_comes_at_any_time(
+    monkeypatch: pytest.MonkeyPatch, wall_ns: int
+) -> None:
+    lengths = [50_000] * 980 + [5_000_000] * 20 + [100_000_000]
+    now_ns = 1_000
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
     strain = Strain()
-    for _ in range(980):
-        strain.worked(50_000)
-    for _ in range(20):
-        strain.worked(5_000_000)
-    strain.slept(-5)
+    strain.start(500)
+    for length in lengths:
+        strain.unseen(length, 70_000_000 + length)
+    now_ns += wall_ns
+    strain.stop()
+    lags = np.sort(np.concatenate([np.arange(length, 0, -1_000) for length in lengths]))
+    allowed = wall_ns // 100_000  # of a microsecond each
+    expected = float(lags[-allowed]) if allowed < len(lags) else 0.0
     report = strain.report()
-    assert 5_000_000 <= report.loop_lag_p99_ns <= 7_500_000 and report.loop_lag_max_ns == 5_000_000
+    assert report.loop_lag_p99_ns == pytest.approx(expected, abs=2_000)
+    assert (report.loop_lag_max_ns, report.loop_lag_max_at_ns) == (100_000_000, 70_000_000 - 500)
+
+
+def test_one_long_stop_is_spoken_of_when_requests_ran_in_it() -> None:
+    table = RecordTable()
+    for number in range(40):
+        record(table, due=number / 100, end=number / 100 + 0.025)
+    for length_ms, at_ms, said in ((19, 100, None), (21, 100, 5), (21, 1000, None)):
+        strain = StrainReport(1, 100, 0, length_ms * 10**6, 1, 0, at_ms * 10**6)
+        warnings = summary_of(table, strain=strain).warnings
+        found = [each for each in warnings if "looked at no socket" in each]
+        if said is None:
+            assert not found
+        else:
+            assert f"no socket for 21.0 ms, 0.10 s after the start, while {said} requests ran" in found[0]
 
 
 def test_the_table_refuses_instead_of_guessing() -> None:
