@@ -103,7 +103,7 @@ load = _add((
     click.option("--timeout", "timeout_s", type=duration, default=f"{defaults.TIMEOUT_S:g}s", show_default=True, metavar="TIME", help="For one whole answer."),
     click.option("--first-token-timeout", "first_token_s", type=duration, metavar="TIME", help="Until the first token."),
     click.option("--stall-timeout", "stall_s", type=duration, metavar="TIME", help="From one token to the next."),
-    click.option("--drain", "drain_s", type=duration, metavar="TIME", help="Give up what still runs so long after the last request was sent."),
+    click.option("--drain", "drain_s", type=duration, metavar="TIME", help="What still runs so long after the last request was sent is given up, and has failed."),
 ))  # fmt: skip
 
 prompts = _add((

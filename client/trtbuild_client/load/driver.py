@@ -2,7 +2,8 @@
 
 Times of arrival are those at which the system received the data (or, where it does not say: those at which it said that a socket has
 some), so that neither work on one answer nor a busy machine delays the time of another. A request's clock starts when it was due: at its
-time on the schedule (open loop), or when the loop saw that its turn came (closed loop). What was sent late was sent late: `sent_ns - due_ns` is the client's own part, and is reported.
+time on the schedule (open loop), when the loop saw that its turn came (closed loop), or, for the first request of each worker of a closed
+loop, when the loop got to it: workers have no schedule, and beginning forty at once takes some milliseconds. What was sent late was sent late: `sent_ns - due_ns` is the client's own part, and is reported.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import gc
 import heapq
 import select
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trtbuild_client.load.connections import Connection
 from trtbuild_client.load.conversation import Conversation, Endpoint
@@ -20,10 +22,9 @@ from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.strain import Strain
 from trtbuild_client.load.table import RecordTable
-from trtbuild_client.load.workload import Limits, Workload
+from trtbuild_client.load.timeouts import missed, span, sweep_ns
+from trtbuild_client.load.workload import Workload
 
-#: How often deadlines are looked at: often enough for the shortest of them.
-_SWEEP_NS = (10_000_000, 100_000_000)
 _TICK_NS = 500_000_000
 #: The longest sleep of the loop; a sleep that is longer than asked for shows that the process was stopped, or the machine is busy.
 _MAX_SLEEP_NS = 10_000_000
@@ -37,6 +38,8 @@ _FINE_NS = 2_000_000
 _LISTEN_NS = 200_000_000
 #: Before a conversation goes on after its server could not be reached.
 _BACKOFF_NS = 100_000_000
+#: Later than any time of a run.
+_NEVER = 1 << 62
 _UNREACHABLE = (Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECTION_LOST, Outcome.SERVER_GOING_AWAY)
 
 
@@ -75,6 +78,8 @@ class Driver:
         self._endpoint = endpoint
         self._work = workload
         self._limits = workload.limits
+        self._is_closed = workload.starts is None
+        self._starts = _starts(workload)
         self._on_tick = on_tick
         self._epoll = select.epoll()
         self._epoll_list = [self._epoll]
@@ -83,12 +88,13 @@ class Driver:
         self._conversations: dict[Exchange, Conversation] = {}
         self._due: list[tuple[int, int, Conversation]] = []  # a heap: time, order, conversation
         self._order = 0
-        self._next_start = 0  # open loop: of the schedule
+        self._next_start = 0
         self._next_session = 0
         self._ended: deque[Exchange] = deque()
         self._is_stopping = False
         self._last_sent_ns = self._last_end_ns = 0
-        self._sweep_ns = _sweep_ns(workload.limits)
+        self._end_ns = _NEVER  # nothing is due later
+        self._sweep_ns = sweep_ns(workload.limits)
 
     # Watcher
 
@@ -129,10 +135,11 @@ class Driver:
         gc.freeze()  # what is there stays; looking at it again would stop the loop for milliseconds
         gc.set_threshold(100_000, 50, 100)
         self.started_ns = time.perf_counter_ns() if epoch_ns is None else epoch_ns
+        if self._limits.duration_ns is not None:
+            self._end_ns = self.started_ns + self._limits.duration_ns
         self.clock_offset_ns = _clock_offset_ns()
         self.strain.start(self.started_ns)
         try:
-            self._begin()
             self._loop()
         except KeyboardInterrupt:
             self.cancel(time.perf_counter_ns())
@@ -148,17 +155,13 @@ class Driver:
 
     def cancel(self, now_ns: int) -> None:
         """Give up all that runs, and begin nothing more."""
+        self._give_up_all(Outcome.CANCELLED, now_ns, "given up by the client")
+
+    def _give_up_all(self, outcome: Outcome, now_ns: int, text: str) -> None:
         self._is_stopping = True
         for exchange, connection in list(self.active.items()):
-            self._give_up(exchange, connection, Outcome.CANCELLED, now_ns, "given up by the client")
+            self._give_up(exchange, connection, outcome, now_ns, text)
         self._settle(now_ns)
-
-    def _begin(self) -> None:
-        if self._work.starts is not None:
-            return
-        step = self._work.ramp_ns // max(self._work.concurrency, 1)
-        for index in range(self._work.concurrency):
-            self._later(self.started_ns + index * step, self._conversation())
 
     def _loop(self) -> None:
         by_fd, unseen = self._by_fd, self.strain.unseen
@@ -203,18 +206,15 @@ class Driver:
         return self._epoll.poll(0)
 
     def _next_due_ns(self) -> int:
-        starts = self._work.starts
-        due = self._due[0][0] if self._due else 1 << 62
-        if starts is not None and self._next_start < len(starts) and not self._is_stopping:
-            due = min(due, self.started_ns + starts[self._next_start])
+        due = self._due[0][0] if self._due else _NEVER
+        if self._next_start < len(self._starts) and not self._is_stopping:
+            due = min(due, self.started_ns + self._starts[self._next_start])
         return due
 
     def _is_over(self) -> bool:
         if self.active or self._ended:
             return False
-        starts = self._work.starts
-        nothing_comes = starts is None or self._next_start >= len(starts)
-        if not self._is_stopping and (self._due or not nothing_comes):
+        if not self._is_stopping and self._more_comes():
             return False
         # What a server still says after the end of its last answers is listened to: a second end, late tokens.
         is_quiet = all(connection.is_settled for connection in self._by_fd.values())
@@ -230,40 +230,47 @@ class Driver:
         return Conversation(number, sessions[index % len(sessions)])
 
     def _later(self, due_ns: int, conversation: Conversation) -> None:
-        self._order += 1
-        heapq.heappush(self._due, (due_ns, self._order, conversation))
+        if due_ns <= self._end_ns:
+            self._order += 1
+            heapq.heappush(self._due, (due_ns, self._order, conversation))
+
+    def _more_comes(self) -> bool:
+        return bool(self._due) or self._next_start < len(self._starts)
 
     def _send_due(self) -> None:
         """Send all whose time has come; the rest in the next turn when that takes long."""
-        starts = self._work.starts
         now_ns = time.perf_counter_ns()
         until_ns = now_ns + _SENDING_NS
+        begins_one = True  # in every turn a worker begins, however busy those are that have begun
         while now_ns < until_ns:
-            if starts is not None:
-                while self._next_start < len(starts) and self.started_ns + starts[self._next_start] <= now_ns:
-                    self._later(self.started_ns + starts[self._next_start], self._conversation())
-                    self._next_start += 1
-            if not self._due or self._due[0][0] > now_ns:
+            if self._is_stopping or self._all_are_sent():
+                self._due.clear()
+                self._next_start = len(self._starts)
+            due = self._take_due(now_ns, begins_one=begins_one)
+            if due is None:
                 return
-            due_ns, _, conversation = heapq.heappop(self._due)
-            if self._may_send(now_ns):
-                self._send(due_ns, conversation)
+            self._send(*due)
+            begins_one = False
             now_ns = time.perf_counter_ns()
 
-    def _may_send(self, now_ns: int) -> bool:
-        limits = self._limits
-        if self._is_stopping or (limits.requests is not None and self.sent >= limits.requests):
-            self._stop_sending()
-            return False
-        if limits.duration_ns is not None and now_ns > self.started_ns + limits.duration_ns:
-            self._stop_sending()
-            return False
-        return True
+    def _take_due(self, now_ns: int, *, begins_one: bool) -> tuple[int, Conversation] | None:
+        """Return since when a conversation is due, and it; None when none is."""
+        starts, due = self._starts, self._due
+        while self._next_start < len(starts) and self.started_ns + starts[self._next_start] <= now_ns:
+            if self._is_closed and due and due[0][0] <= now_ns and not begins_one:
+                break  # its clock runs already
+            start_ns = self.started_ns + starts[self._next_start]
+            self._next_start += 1
+            if self._is_closed:
+                return now_ns, self._conversation()
+            self._later(start_ns, self._conversation())
+        if due and due[0][0] <= now_ns:
+            due_ns, _, conversation = heapq.heappop(due)
+            return due_ns, conversation
+        return None
 
-    def _stop_sending(self) -> None:
-        self._due.clear()
-        if self._work.starts is not None:
-            self._next_start = len(self._work.starts)
+    def _all_are_sent(self) -> bool:
+        return self._limits.requests is not None and self.sent >= self._limits.requests
 
     def _send(self, due_ns: int, conversation: Conversation) -> None:
         turn = conversation.session[conversation.turn]
@@ -320,14 +327,13 @@ class Driver:
                 exchange.record(self.table)
 
     def _go_on(self, exchange: Exchange, conversation: Conversation, now_ns: int) -> None:
-        is_closed_loop = self._work.starts is None
         backoff_ns = _BACKOFF_NS if exchange.outcome in _UNREACHABLE else 0
         conversation.turn += 1
         if exchange.outcome is Outcome.OK and conversation.turn < len(conversation.session):
             conversation.messages = (*conversation.messages, exchange.answer)
             think_ns = conversation.session[conversation.turn].think_ns
             self._later(max(exchange.end_ns + think_ns, now_ns), conversation)
-        elif is_closed_loop and not self._is_stopping:  # a conversation whose answer failed cannot go on
+        elif self._is_closed and not self._is_stopping:  # a conversation whose answer failed cannot go on
             self._later(now_ns + backoff_ns, self._conversation())
 
     def _late(self, exchange: Exchange, mark: Mark) -> None:
@@ -338,41 +344,40 @@ class Driver:
         self.clock_offset_ns = _clock_offset_ns()
         limits = self._limits
         for exchange, connection in list(self.active.items()):
-            outcome = None
-            if limits.total_ns is not None and now_ns > exchange.sent_ns + limits.total_ns:
-                outcome = Outcome.TIMEOUT_TOTAL
-            elif not exchange.event_ns:
-                if limits.first_token_ns is not None and now_ns > exchange.sent_ns + limits.first_token_ns:
-                    outcome = Outcome.TIMEOUT_FIRST_TOKEN
-            elif limits.stall_ns is not None and now_ns > exchange.last_ns + limits.stall_ns:
-                outcome = Outcome.TIMEOUT_STALL
-            if outcome is not None:
-                text = (
-                    f"{outcome.label}: {len(exchange.event_ns)} events within {(now_ns - exchange.sent_ns) / 1e9:.1f} s"
-                )
-                self._give_up(exchange, connection, outcome, now_ns, text)
+            found = missed(exchange, limits, now_ns)
+            if found is not None:
+                self._give_up(exchange, connection, found[0], now_ns, f"{found[0].label}: {found[1]}")
         for connection in list(self._by_fd.values()):
             connection.check(now_ns)
-        if limits.drain_ns is not None and self._is_drained_of_work() and now_ns > self._last_sent_ns + limits.drain_ns:
-            self.cancel(now_ns)
+        if limits.drain_ns is not None and now_ns > self._sending_ended_ns() + limits.drain_ns:
+            outcome = Outcome.TIMEOUT_DRAIN
+            text = f"{outcome.label}: no end within {span(limits.drain_ns)} after the last request"
+            self._give_up_all(outcome, now_ns, text)
         self._settle(now_ns)
 
-    def _is_drained_of_work(self) -> bool:
-        starts = self._work.starts
-        return not self._due and (starts is None or self._next_start >= len(starts))
+    def _sending_ended_ns(self) -> int:
+        """Return when the last request was sent, or could have been."""
+        if self._all_are_sent():
+            return self._last_sent_ns
+        if self._more_comes():
+            return _NEVER
+        # A worker of a closed loop whose answer comes sends again until the time is over.
+        return max(self._last_sent_ns, self._end_ns) if self._is_closed else self._last_sent_ns
 
     def _give_up(self, exchange: Exchange, connection: Connection, outcome: Outcome, now_ns: int, text: str) -> None:
         exchange.end(outcome, now_ns, text)
         connection.give_up(exchange)
 
 
+def _starts(workload: Workload) -> Sequence[int]:
+    """Return when conversations begin: on the schedule, or the workers of a closed loop; nanoseconds after the start of the run."""
+    starts: Sequence[int] | None = workload.starts
+    if starts is None:
+        starts = [index * workload.ramp_ns // workload.concurrency for index in range(workload.concurrency)]
+    duration_ns = workload.limits.duration_ns
+    return starts if duration_ns is None else starts[: bisect_right(starts, duration_ns)]
+
+
 def _clock_offset_ns() -> int:
     """Return `time.perf_counter_ns` minus `time.time_ns`, right within the time between two readings of a clock."""
     return max(time.perf_counter_ns() - time.time_ns() for _ in range(3))
-
-
-def _sweep_ns(limits: Limits) -> int:
-    """Return how often deadlines are looked at: a passed one is seen within 5 % of its length."""
-    lengths = (limits.total_ns, limits.first_token_ns, limits.stall_ns, limits.connect_ns, limits.drain_ns)
-    shortest = min(each for each in lengths if each is not None)
-    return min(max(shortest // 20, _SWEEP_NS[0]), _SWEEP_NS[1])

@@ -42,8 +42,10 @@ class Outcome(IntEnum):
     TIMEOUT_TOTAL = 14
     #: A stream of HTTP events that ended before its end was announced.
     TRUNCATED = 15
-    #: Given up by us: the run was interrupted or its time was over.
+    #: Given up by us: the run was interrupted, or a search had decided its rate.
     CANCELLED = 16
+    #: Not ended when the time to wait after the last request was over.
+    TIMEOUT_DRAIN = 17
 
     @property
     def label(self) -> str:

@@ -220,6 +220,11 @@ def failure(summaries: Sequence[Summary], *, max_error_rate: float, allow_invali
     """Return (what is wrong, what to do) when the runs cannot be relied on, else None."""
     for each in summaries:
         hint = f"The most frequent error was: {each.errors[0][0]}" if each.errors else "See the counts above."
+        if not each.counts["total"] and each.counts["warmup"]:
+            return (
+                f"{each.label}: all {each.counts['warmup']} requests were warm-up: nothing was measured",
+                "Make --warmup smaller, or --requests or --duration larger.",
+            )
         if not each.counts["ok"]:
             return (
                 f"{each.label}: no request succeeded ({each.counts['failed']} failed, {each.counts['cancelled']} cancelled)",

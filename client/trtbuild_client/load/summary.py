@@ -17,7 +17,7 @@ from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.run import Run
 from trtbuild_client.load.slo import Objective
 from trtbuild_client.load.table import NONE
-from trtbuild_client.load.validity import Check, Stop, check, longest_stop, stop_warning
+from trtbuild_client.load.validity import Check, Stop, check, longest_stop, send_lag_p99_ns, stop_warning
 
 #: Metrics of a summary, in the order of tables.
 METRICS = ("ttft", "ttft_from_sent", "first_content", "itl", "tpot", "e2e", "e2e_from_sent", "send_lag")
@@ -109,8 +109,7 @@ def summarize(run: Run, plan: Plan, dataset: Dataset, *, objectives: Sequence[Ob
     counts = _counts(view)
     latencies = {name: distribution(view.values(name)) for name in METRICS}
     latencies["e2e_with_failures"] = distribution(with_failures(view.values("e2e"), counts["failed"]))
-    lag = np.sort(view.send_lag().values)
-    lag_p99 = interpolated(lag, 0.99) if len(lag) else None
+    lags = view.send_lag().values
     duration_s = _duration_s(view)
     tokens = _tokens(view)
     return Summary(
@@ -124,8 +123,8 @@ def summarize(run: Run, plan: Plan, dataset: Dataset, *, objectives: Sequence[Ob
         rates=_rates(view, tokens, duration_s),
         tokens=tokens,
         goodput=goodput(view, objectives, duration_s) if objectives else None,
-        checks=tuple(check(run.strain, lag_p99, plan.allowed)),
-        client=_client(run, duration_s, lag_p99),
+        checks=tuple(check(run.strain, lags, plan.allowed)),
+        client=_client(run, duration_s, send_lag_p99_ns(lags)),
         warnings=tuple(_warnings(run, plan, dataset, view, counts, tokens)),
         errors=_errors(run, view),
     )

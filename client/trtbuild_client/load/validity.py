@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from trtbuild_client.load.distribution import interpolated
 from trtbuild_client.load.strain import StrainReport
 
 #: A stop is spoken of when it is longer than so many times the allowed lag: shorter ones (a collection of garbage, another program on the
@@ -46,18 +50,19 @@ class Check:
         return self.seen is None or self.seen <= self.limit
 
 
-def check(strain: Sequence[StrainReport], send_lag_p99_ns: float | None, allowed: Allowed) -> list[Check]:
+def check(strain: Sequence[StrainReport], send_lags_ns: NDArray[np.float64], allowed: Allowed) -> list[Check]:
     """Return all checks of a run; it is valid when all are passed.
 
     Args:
         strain: of each process.
-        send_lag_p99_ns: of the measured requests.
+        send_lags_ns: of the measured requests.
         allowed: the limits.
     """
     cpu = max(each.cpu_share for each in strain)
     loop = max(each.loop_lag_p99_ns for each in strain)
     stop = longest_stop(strain)
-    lag = 0.0 if send_lag_p99_ns is None else send_lag_p99_ns
+    lag_p99 = send_lag_p99_ns(send_lags_ns)
+    late = int((send_lags_ns > allowed.send_lag_p99_ns).sum())
     return [
         Check(
             "client_cpu_share",
@@ -67,10 +72,10 @@ def check(strain: Sequence[StrainReport], send_lag_p99_ns: float | None, allowed
         ),
         Check(
             "send_lag_p99_ns",
-            send_lag_p99_ns,
+            lag_p99,
             allowed.send_lag_p99_ns,
-            f"1 % of the requests were sent more than {lag / 1e6:.2f} ms late, limit {allowed.send_lag_p99_ns / 1e6:g} ms: "
-            "the client or its machine is too busy for this load",
+            f"sent more than {allowed.send_lag_p99_ns / 1e6:g} ms late: {late:,} of {len(send_lags_ns):,} requests (99th percentile "
+            f"{(lag_p99 or 0.0) / 1e6:.2f} ms): the client or its machine is too busy for this load",
         ),
         Check(
             "loop_lag_p99_ns",
@@ -81,6 +86,11 @@ def check(strain: Sequence[StrainReport], send_lag_p99_ns: float | None, allowed
             "of its own, and let nothing stop the client",
         ),
     ]
+
+
+def send_lag_p99_ns(send_lags_ns: NDArray[np.float64]) -> float | None:
+    """Return the 99th percentile of how late requests were sent, None without any."""
+    return interpolated(np.sort(send_lags_ns), 0.99) if len(send_lags_ns) else None
 
 
 @dataclass(frozen=True, slots=True)

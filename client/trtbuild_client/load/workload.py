@@ -35,8 +35,8 @@ class Limits:
 
     Attributes:
         requests: sent at most.
-        duration_ns: nothing is sent later than this after the start.
-        drain_ns: what still runs so long after the last request was sent is given up.
+        duration_ns: nothing is sent that is due later than this after the start.
+        drain_ns: what still runs so long after the last request was sent, or after `duration_ns` of a closed loop, has failed.
         total_ns, first_token_ns, stall_ns: whole answer, first token, from one token to the next.
         connect_ns: until a connection is accepted.
     """

@@ -92,6 +92,7 @@ def test_a_stall_ends_at_its_deadline_and_keeps_the_tokens(mock: dict[str, str],
     done = load(mock[api], api, "[mock fault=stall at=2]", requests=1, stall_ns=_SHORT_NS)
     assert outcomes(done) == [Outcome.TIMEOUT_STALL]
     assert done.table.columns["events"].tolist() == [2]
+    assert done.table.error_of(0) == "timeout_stall: no other token within 300 ms"
     assert time.monotonic() - begun < 15
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,10 @@ from trtbuild_client.load.metrics import View
 from trtbuild_client.load.outcomes import COUNTED_BY, Mark, Outcome
 from trtbuild_client.load.plan import Plan
 from trtbuild_client.load.run import Run, run
+from trtbuild_client.load.slo import parse
+from trtbuild_client.load.summary import summarize
 from trtbuild_client.load.target import Target, proxy_of
+from trtbuild_client.load.validity import Allowed, check
 from trtbuild_client.load.workload import Limits, Turn
 from trtbuild_client.mock.distributions import parse_counts, parse_ns
 from trtbuild_client.mock.options import MockOptions
@@ -195,8 +201,81 @@ def test_the_end_of_the_time_ends_the_run_and_what_runs_is_waited_for(mock: Runn
 
 def test_what_is_not_done_after_the_drain_is_given_up(mock: RunningMock) -> None:
     slow = Dataset([(Turn("[mock itl=10s]", 6),)], "x")
-    done = go(mock, Plan(concurrency=2, limits=Limits(duration_ns=200_000_000, drain_ns=300_000_000)), slow)
-    assert set(done.table.columns["outcome"]) == {Outcome.CANCELLED}
+    plan = Plan(concurrency=2, limits=Limits(duration_ns=200_000_000, drain_ns=300_000_000))
+    done = go(mock, plan, slow)
+    assert set(done.table.columns["outcome"]) == {Outcome.TIMEOUT_DRAIN}
+    summary = summarize(done, plan, slow, objectives=parse("ttft=60m"))
+    assert (summary.counts["failed"], summary.counts["cancelled"], summary.error_rate) == (2, 0, 1.0)
+    assert summary.errors == (("timeout_drain: no end within 300 ms after the last request", 2),)
+    assert summary.goodput is not None and summary.goodput["share"] == 0.0
+
+
+def test_the_drain_begins_when_nothing_more_is_sent(mock: RunningMock) -> None:
+    """Each answer takes longer than the drain, and another request may follow it."""
+    slow = Dataset([(Turn("[mock ttft=300ms]", 2),)], "x")
+    for limits, last in ((Limits(requests=3), Outcome.TIMEOUT_DRAIN), (Limits(duration_ns=500_000_000), None)):
+        found = go(mock, Plan(limits=replace(limits, drain_ns=200_000_000)), slow).table.columns["outcome"].tolist()
+        assert len(found) > 1 and set(found[:-1]) == {Outcome.OK} and last in (found[-1], None)
+
+
+def test_what_a_rule_of_ours_ends_is_no_failure(mock: RunningMock) -> None:
+    slow = Dataset([(Turn("[mock itl=10s]", 6),)], "x")
+    plan = Plan(concurrency=2, limits=Limits(requests=9, drain_ns=10**9))
+    done = run(Target(mock.grpc or "", "ensemble").open()[0], plan, slow, on_progress=lambda each: each.in_flight == 2)
+    counts = summarize(done, plan, slow).counts
+    assert (counts["total"], counts["failed"], counts["cancelled"]) == (2, 0, 2)
+
+
+def test_a_pause_that_ends_after_the_time_ends_nothing_later(mock: RunningMock) -> None:
+    talk = (Turn("first", 3), Turn("second", 3, think_ns=60 * 10**9))
+    begun = time.monotonic()
+    done = go(mock, Plan(limits=Limits(duration_ns=10**9)), Dataset([talk], "talks"))
+    assert time.monotonic() - begun < 20 and done.table.columns["turn"].tolist() == [0]
+
+
+#: Answers that do not come while requests are still being sent.
+_LATER = Dataset([(Turn("[mock ttft=1s]", 2),)], "later")
+
+
+class Slow:
+    """An endpoint to which connecting takes its time."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self._endpoint = endpoint
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._endpoint, name)
+
+    def connect(self, *args: Any) -> Any:
+        """Wait, then connect."""
+        time.sleep(0.01)
+        return self._endpoint.connect(*args)
+
+
+@pytest.mark.parametrize("ramp_s", [0.0, 0.2])
+def test_the_first_request_of_a_worker_is_due_when_the_client_gets_to_it(mock: RunningMock, ramp_s: float) -> None:
+    endpoint = Slow(Target(mock.grpc or "", "ensemble").open()[0])
+    done = run(endpoint, Plan(concurrency=20, ramp_s=ramp_s, limits=Limits(requests=40)), _LATER)
+    rows = sorted((done.table.row(index) for index in range(40)), key=lambda row: row["number"])
+    first, others = rows[:20], rows[20:]
+    assert done.peak_in_flight == 20
+    assert all(later["due_ns"] >= earlier["sent_ns"] for earlier, later in pairwise(first))
+    for index, row in enumerate(first):
+        assert row["due_ns"] >= done.started_ns + round(index * ramp_s / 20 * 1e9)
+    # The others are due when the answers before have ended, whenever they are sent.
+    for row, end in zip(others, sorted(row["end_ns"] for row in first), strict=True):
+        assert 0 <= row["due_ns"] - end < 500_000_000
+
+
+def test_what_an_open_loop_sends_late_is_late(mock: RunningMock) -> None:
+    endpoint = Slow(Target(mock.grpc or "", "ensemble").open()[0])
+    plan = Plan(arrivals=Arrivals(1000, "constant"), limits=Limits(duration_ns=20_000_000))
+    done = run(endpoint, plan, _LATER)
+    lag = np.sort(View(done.table).send_lag().values)
+    # Also what could not be sent within the time is sent: it was due within it.
+    assert len(lag) == len(plan.starts(_LATER) or ()) > 15 and lag[-1] > len(lag) * 8e6
+    text = check(done.strain, lag, Allowed())[1].text
+    assert re.search(rf"sent more than 2 ms late: \d+ of {len(lag)} requests", text)
 
 
 def test_a_silent_or_closed_port_is_refused_before_the_run() -> None:
@@ -256,6 +335,13 @@ def test_the_command_says_when_requests_fail(mock: RunningMock, cli: Cli) -> Non
     assert code == 3 and "no request succeeded (6 failed" in err and "reset the stream" in err
     value = json.loads(out)
     assert value["runs"][0]["requests"]["by_outcome"] == {"stream_reset": 6} and "records" not in value["runs"][0]
+
+
+def test_the_command_says_that_all_was_warm_up(mock: RunningMock, cli: Cli) -> None:
+    code, _, err = cli("bench", "--url", mock.grpc, "--warmup", "1000s", "--duration", "0.3s", "--output-tokens", 2)
+    assert code == 3 and re.search(
+        r"concurrency 1: all \d+ requests were warm-up: nothing was measured\nhint: .*--warmup", err
+    ), err
 
 
 def test_the_command_ends_with_an_error_when_the_client_was_the_bottleneck(mock: RunningMock, cli: Cli) -> None:

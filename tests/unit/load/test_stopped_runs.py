@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from trtbuild_client.mock.distributions import parse_ns
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.server import RunningMock, running
 
+Cli = Callable[..., tuple[int, str, str]]
 _STOP_S = 0.6
 
 
@@ -67,3 +69,37 @@ def test_a_client_that_was_stopped_makes_a_run_invalid(
     assert not run["valid"] and _STOP_S - 0.1 < client["loop_lag_max_ns"] / 1e9 < _STOP_S + 5
     assert 0.1e9 < client["loop_lag_p99_ns"] <= client["loop_lag_max_ns"]
     assert 0 < client["loop_lag_max_at_ns"] < 3e9
+
+
+@contextmanager
+def mock_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a mock in a process of its own; give it and its address."""
+    ports = ("--grpc-port", "0", "--http-port", "0", "--metrics-port", "0")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "trtbuild", "mock", *options, *ports]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())["grpc"]
+        finally:
+            process.kill()
+
+
+def test_requests_that_a_server_that_hangs_never_answers_have_failed(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    with mock_process("--ttft", "5ms", "--itl", "2ms") as (process, address):
+        stop = threading.Timer(1.5, process.send_signal, (signal.SIGSTOP,))
+        stop.start()
+        code, text, err = cli(
+            "bench", "--url", address, "--rate", 20, "--duration", "3s", "--drain", "500ms", "--output-tokens", 4, "--slo", "e2e.p95=100s",
+            "--allow-invalid", "-o", out,
+        )  # fmt: skip
+        stop.join()
+    assert code == 3 and "requests failed, more than --max-error-rate" in err, err
+    assert "timeout_drain: no end within 500 ms after the last request" in text + err
+    run = json.loads(out.read_text())["runs"][0]
+    requests = run["requests"]
+    assert requests["cancelled"] == 0 and requests["ok"] > 0
+    assert requests["failed"] == requests["by_outcome"]["timeout_drain"] > 10
+    assert run["goodput"]["share"] == pytest.approx(requests["ok"] / requests["total"])
+    assert run["latencies_ns"]["e2e_with_failures"]["percentiles"]["p90"]["value"] == "failed"
