@@ -32,12 +32,10 @@ class Watcher(Protocol):
     Attributes:
         clock_offset_ns: `time.perf_counter_ns` minus `time.time_ns`.
         believed_from_ns: an earlier time of arrival is not believed: the clock of the system was set.
-        first_came_ns: the earliest arrival of what is being read; connections lower it.
     """
 
     clock_offset_ns: int
     believed_from_ns: int
-    first_came_ns: int
 
     def watch(self, connection: Connection, mask: int) -> None:
         """Report these events of the socket from now on."""
@@ -138,8 +136,6 @@ class Connection:
                 came_ns = seconds * 1_000_000_000 + rest_ns + watcher.clock_offset_ns
                 if watcher.believed_from_ns < came_ns < now_ns:
                     now_ns = came_ns
-                    if came_ns < watcher.first_came_ns:
-                        watcher.first_came_ns = came_ns
             if len(data) == _READ_BYTES or self._is_encrypted:
                 data += self._more()
             self.receive(data, now_ns)

@@ -3,7 +3,8 @@
 Times of arrival are those at which the system received the data (or, where it does not say: those at which it said that a socket has
 some), so that neither work on one answer nor a busy machine delays the time of another. A request's clock starts when it was due: at its
 time on the schedule (open loop), when the loop saw that its turn came (closed loop), or, for the first request of each worker of a closed
-loop, when the loop got to it: workers have no schedule, and beginning forty at once takes some milliseconds. What was sent late was sent late: `sent_ns - due_ns` is the client's own part, and is reported.
+loop, when the loop got to it: workers have no schedule, and beginning forty at once takes some milliseconds. What was sent late was sent
+late: `sent_ns - due_ns` is the client's own part, and is reported.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Driver:
 
     Attributes:
         strain: how busy this process was.
-        clock_offset_ns, believed_from_ns, first_came_ns: see `connections.Watcher`; the offset is looked at again with every sweep, since
-            the clock of the day is adjusted.
+        clock_offset_ns, believed_from_ns: see `connections.Watcher`; the offset is looked at again with every sweep, since the clock of the
+            day is adjusted.
         peak: most requests in flight at the same time.
         sent: requests sent.
         connections_opened: connections made.
@@ -73,7 +74,7 @@ class Driver:
         self.strain = Strain()
         self.peak = self.sent = self.connections_opened = 0
         self.started_ns = 0
-        self.clock_offset_ns = self.believed_from_ns = self.first_came_ns = 0
+        self.clock_offset_ns = self.believed_from_ns = 0
         self.active: dict[Exchange, Connection] = {}
         self._endpoint = endpoint
         self._work = workload
@@ -172,7 +173,7 @@ class Driver:
             self.believed_from_ns = now_ns - _BELIEVED_NS
             wait_ns = max(min(self._next_due_ns() - begun_ns, _MAX_SLEEP_NS), 0)
             ready = self._wait(wait_ns)
-            now_ns = self.first_came_ns = clock()
+            now_ns = clock()
             for fd, mask in ready:
                 connection = by_fd.get(fd)
                 if connection is not None:
@@ -187,8 +188,8 @@ class Driver:
                 next_tick = now_ns + _TICK_NS
                 if self._on_tick(self):
                     self.cancel(clock())
-            # Nothing was looked at since the sleep should have been over, or since the first of what was read came.
-            since_ns = min(begun_ns + wait_ns, max(self.first_came_ns, begun_ns))
+            # Whether something was ready or not: a sleep that was longer than it could be was a stop, and it goes on until now.
+            since_ns = min(begun_ns + wait_ns, now_ns)
             begun_ns = clock()
             unseen(begun_ns - since_ns, begun_ns)
             if self._is_over():
