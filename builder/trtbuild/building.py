@@ -23,6 +23,7 @@ from trtbuild.init_file import render
 from trtbuild.integrity import CONFIG, Held, held
 from trtbuild.manifest import CHECKPOINT
 from trtbuild.output import check_output, check_space, is_unfinished, link_or_copy, staged_folder, write_atomically
+from trtbuild.repo.planned import tokenizer_notes
 from trtbuild.spec import Deployment
 from trtbuild.stage_changes import changes
 from trtbuild.stages import EVALUATION, NAMES, STAGES, Stage, has_checkpoint, needed, stage_inputs, stage_keys
@@ -92,7 +93,8 @@ def build(
         wishes = check_deployment(deployment)
         work = work_of(deployment)
         job, target = work.job(), _target(deployment, output, engine)
-        notes = [*wishes, *work.notes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
+        notes = [*wishes, *work.notes, *check_job(job), *tokenizer_notes(deployment, work.source.path)]
+        notes += without_effect(deployment, calibrates=work.calibrates)
     if isinstance(target, Adopted):
         notes += target.check(job)
     check_gate(work.source, deployment.accuracy)

@@ -22,6 +22,7 @@ from trtbuild.memory.explain import of_estimate, of_host, of_limits
 from trtbuild.memory.fit import problems
 from trtbuild.memory.host import HostNeeds, host_needs
 from trtbuild.memory.kv import element_bytes, rank_caches
+from trtbuild.repo.planned import tokenizer_notes
 from trtbuild.source import SourceCheckpoint, read_config
 from trtbuild.spec import Deployment
 from trtbuild.targets.base import Job, check_job
@@ -72,7 +73,8 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     work = work_of(deployment, is_done=False)
     served, conversion = work.in_memory
     job = work.job()
-    notes = [*wishes, *check_job(job), *without_effect(deployment, calibrates=work.calibrates)]
+    notes = [*wishes, *check_job(job), *tokenizer_notes(deployment, work.source.path)]
+    notes += without_effect(deployment, calibrates=work.calibrates)
     lacking = _lacking(work)
     it = None if deployment.target == _ON_THE_CPU else _estimate(served, conversion, options)
     host = host_needs(work, it)

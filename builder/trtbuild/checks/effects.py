@@ -16,7 +16,7 @@ BY_TARGET: Mapping[str, tuple[str, ...]] = {
     "tensorrt": ("llm_api",),
     "pytorch": (
         "engine", "limits.opt_num_tokens", "parallel.embedding", "serving.preprocessing_instances", "serving.bls_instances",
-        "serving.add_special_tokens", "serving.chat_template", "serving.system_prompt", "serving.max_queue_size", "serving.max_queue_delay_us", "serving.queue_timeout_us",
+        "serving.add_special_tokens", "serving.max_queue_size", "serving.max_queue_delay_us", "serving.queue_timeout_us",
         "serving.queue_timeout_action", "serving.allow_timeout_override", "serving.priority_levels", "serving.default_priority_level",
     ),
     "reference": (

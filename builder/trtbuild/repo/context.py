@@ -30,6 +30,7 @@ from trtbuild.repo.engine_settings import Value
 from trtbuild.repo.signatures import Signatures, signatures
 from trtbuild.repo.waiting import Queue
 from trtbuild.spec import Deployment, Section
+from trtbuild.trtllm.engine import Engine
 from trtbuild.trtllm.versions import DEFAULT, Feature, find_release
 
 logger = logging.getLogger(__name__)
@@ -149,38 +150,63 @@ def build_context(
         UsageError: a value does not fit, or the engine and the deployment disagree.
         TrtbuildError: a file is missing or damaged.
     """
+    paths = {
+        "checkpoint_dir": checkpoint_dir,
+        "tokenizer_dir": tokenizer_dir,
+        **({} if engine_dir is None else {"engine_dir": engine_dir}),
+    }
+    engine = open_engine(engine_dir, is_later=engine_later) if VARIANTS[deployment.target] == "engine" else None
     try:
-        return _build(
-            deployment,
-            checkpoint_config,
-            limits=resolve_limits(
-                deployment, checkpoint_config["max_position_embeddings"], checkpoint_config.get("rotary_scaling")
-            ),
-            paths={
-                "checkpoint_dir": checkpoint_dir,
-                "tokenizer_dir": tokenizer_dir,
-                **({} if engine_dir is None else {"engine_dir": engine_dir}),
-            },
-            draft=draft,
-            engine_later=engine_later,
-            path_map=path_map,
+        limits = resolve_limits(
+            deployment, checkpoint_config["max_position_embeddings"], checkpoint_config.get("rotary_scaling")
+        )
+        return context_from(
+            deployment, checkpoint_config, limits=limits, paths=paths, engine=engine, draft=draft, path_map=path_map
         )
     except KeyError as error:
         raise TrtbuildError(
             f"{checkpoint_dir / 'config.json'} has no {error}", hint="convert the model again with `trtbuild convert`"
         ) from error
-    except msgspec.ValidationError as error:
-        raise UsageError(f"the deployment cannot be rendered: {error}", hint="correct trtbuild.yaml") from error
 
 
-def _build(
+def context_from(
     deployment: Deployment,
     checkpoint_config: Mapping[str, Any],
     *,
     limits: ResolvedLimits,
     paths: Mapping[str, Path],
+    engine: Engine | None,
     draft: DraftBuild | None,
-    engine_later: bool,
+    path_map: tuple[str, str] | None,
+) -> RepoContext:
+    """Return the context of a deployment whose folders were read; opens none of them.
+
+    Args:
+        deployment: the resolved trtbuild.yaml.
+        checkpoint_config: config.json of the converted checkpoint, or what it will say.
+        limits: of the deployment and the model.
+        paths: checkpoint_dir, tokenizer_dir and, for the target `tensorrt`, engine_dir.
+        engine: the built engine; None when it comes later, or when there is none.
+        draft: the build of the draft model, as far as it is there.
+        path_map: see `build_context`.
+
+    Raises:
+        UsageError: a value does not fit, or the engine and the deployment disagree.
+        KeyError: the configuration lacks a key.
+    """
+    try:
+        return _converted(deployment, checkpoint_config, limits, paths, engine, draft, path_map)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the deployment cannot be rendered: {error}", hint="correct trtbuild.yaml") from error
+
+
+def _converted(
+    deployment: Deployment,
+    checkpoint_config: Mapping[str, Any],
+    limits: ResolvedLimits,
+    paths: Mapping[str, Path],
+    engine: Engine | None,
+    draft: DraftBuild | None,
     path_map: tuple[str, str] | None,
 ) -> RepoContext:
     variant, serving = VARIANTS[deployment.target], deployment.serving
@@ -188,7 +214,6 @@ def _build(
     logits_dtype, max_batch_size = "float32", limits.max_batch_size
     kv_cache_max_tokens: int | None = limits.kv_tokens
     more: dict[str, Any] = {}
-    engine = open_engine(paths.get("engine_dir"), is_later=engine_later) if variant == "engine" else None
     release = serving_release(deployment, engine)
     if variant == "engine":
         logits_dtype, max_batch_size = batch_and_logits(engine, checkpoint_config, deployment, limits.max_batch_size)

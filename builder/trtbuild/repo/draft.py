@@ -15,14 +15,15 @@ from typing import Any
 
 import msgspec
 
+from trtbuild.arch.registry import resolve
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.limits import ResolvedLimits, positions
 from trtbuild.names import DRAFT, TOKENIZER_FOLDER
 from trtbuild.repo.engine_context import PERIODS_MS
 from trtbuild.repo.engine_settings import Value, engine_parameters
-from trtbuild.repo.placement import beside, lies_within, placement
+from trtbuild.repo.placement import beside, lies_within, placement, require_room_for_two
 from trtbuild.repo.served import read_served
-from trtbuild.source import read_json
+from trtbuild.source import read_config, read_json
 from trtbuild.spec import Deployment, Section, load
 from trtbuild.spec.section import Positive
 from trtbuild.trtllm.draft_pair import Disagreement, disagreements, draft_alone, draft_limit, gives_logits
@@ -32,6 +33,7 @@ from trtbuild.trtllm.versions import Release
 logger = logging.getLogger(__name__)
 
 MODE = "draft_target"
+_SAME_TOKENIZER = "use a draft model of the same family, with the same tokenizer"
 #: Target -> folder of a build that its core runs.
 _SERVED = {"tensorrt": "engine", "reference": "checkpoint"}
 
@@ -119,6 +121,33 @@ def open_draft(deployment: Deployment, folder: Path | None) -> DraftBuild | None
     return DraftBuild(folder, load(folder / "trtbuild.yaml"), config, engine)
 
 
+def check_target(deployment: Deployment, vocab_size: int, limits: ResolvedLimits) -> None:
+    """Refuse, before it is built, an engine that its draft model could not be served beside; `draft_values` says the same when both are there.
+
+    Args:
+        deployment: of the target; the folder `speculative.draft_model` is looked into when it is there.
+        vocab_size: of the target.
+        limits: of the target.
+
+    Raises:
+        UsageError: its server holds one engine only.
+        TrtbuildError: the draft model cannot draft for it, or its configuration cannot be read.
+    """
+    if deployment.speculative.mode != MODE or deployment.target != "tensorrt":
+        return
+    require_room_for_two(deployment.serving.mode)
+    found = [*_reuse(deployment, None)]
+    folder = Path(deployment.speculative.draft_model or "")
+    if deployment.speculative.draft_model is not None and (folder / "config.json").is_file():
+        config, where = read_config(folder), str(folder / "config.json")
+        architecture, arch = resolve(config, where=where)
+        dims = arch.read_dims(config, architecture, where)
+        found += _sizes(where, dims.vocab_size, vocab_size, "the target")
+        longest = positions(dims.max_position_embeddings, dims.rope.scaling if dims.rope else None)
+        found += _positions(longest, limits)
+    _refuse(iter(found))
+
+
 def draft_values(
     draft: DraftBuild,
     deployment: Deployment,
@@ -150,7 +179,11 @@ def draft_values(
         chain(
             _reuse(deployment, draft.deployment),
             _vocabulary(draft, checkpoint_config, tokenizer_dir, is_sure=engine is not None),
-            _engines(engine, draft.engine) if draft.engine is not None else _positions(draft, limits),
+            _engines(engine, draft.engine)
+            if draft.engine is not None
+            else _positions(
+                positions(draft.config["max_position_embeddings"], draft.config.get("rotary_scaling")), limits
+            ),
         )
     )
     asked = deployment.speculative.max_draft_len
@@ -216,9 +249,10 @@ def _refuse(found: Iterator[Disagreement]) -> None:
         )
 
 
-def _reuse(target: Deployment, draft: Deployment) -> Iterator[Disagreement]:
+def _reuse(target: Deployment, draft: Deployment | None) -> Iterator[Disagreement]:
     """Every step sends the whole text anew; without reuse of the KV cache each would compute all of it again."""
-    off = [who for who, each in (("target", target), ("draft model", draft)) if not each.kv_cache.enable_block_reuse]
+    both = {"target": target, "draft model": draft}
+    off = [who for who, each in both.items() if each is not None and not each.kv_cache.enable_block_reuse]
     if off:
         yield Disagreement(
             f"kv_cache.enable_block_reuse is false for the {' and the '.join(off)}, and every step sends the whole text again",
@@ -230,8 +264,7 @@ def _engines(target: Engine | None, draft: Engine) -> Iterator[Disagreement]:
     yield from draft_alone(draft) if target is None else disagreements(target, draft)
 
 
-def _positions(draft: DraftBuild, limits: ResolvedLimits) -> Iterator[Disagreement]:
-    longest = positions(draft.config["max_position_embeddings"], draft.config.get("rotary_scaling"))
+def _positions(longest: int, limits: ResolvedLimits) -> Iterator[Disagreement]:
     if longest < limits.max_seq_len:
         yield Disagreement(
             f"the draft model has {longest} positions, and max_seq_len is {limits.max_seq_len}",
@@ -239,16 +272,18 @@ def _positions(draft: DraftBuild, limits: ResolvedLimits) -> Iterator[Disagreeme
         )
 
 
+def _sizes(where: object, its: Any, mine: int, target: str) -> Iterator[Disagreement]:
+    if its != mine:
+        yield Disagreement(f"vocab_size is {its} in {where} and {mine} in {target}", _SAME_TOKENIZER)
+
+
 def _vocabulary(
     draft: DraftBuild, target: Mapping[str, Any], tokenizer_dir: Path, *, is_sure: bool
 ) -> Iterator[Disagreement]:
     """Compare sizes, unless the target's engine says more surely, and where both tokenizers are there, tokens."""
-    hint = "use a draft model of the same family, with the same tokenizer"
-    if not is_sure and draft.config.get("vocab_size") != target["vocab_size"]:
-        yield Disagreement(
-            f"vocab_size is {draft.config.get('vocab_size')} in {draft.path / 'checkpoint'} and {target['vocab_size']} in the target's checkpoint",
-            hint,
-        )
+    if not is_sure:
+        its = draft.config.get("vocab_size")
+        yield from _sizes(draft.path / "checkpoint", its, target["vocab_size"], "the target's checkpoint")
     files = [draft.path / "checkpoint" / TOKENIZER_FOLDER / "tokenizer.json", tokenizer_dir / "tokenizer.json"]
     if not all(file.is_file() for file in files):
         return
@@ -258,7 +293,7 @@ def _vocabulary(
         token = different[0]
         yield Disagreement(
             f"{files[0]} and {files[1]} number {len(different)} tokens differently, e.g. {token!r} is {its.get(token)} and {mine.get(token)}",
-            hint,
+            _SAME_TOKENIZER,
         )
 
 

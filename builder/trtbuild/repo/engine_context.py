@@ -95,7 +95,7 @@ def batch_and_logits(
         UsageError: the repository would promise what the engine does not have.
     """
     if engine is None:
-        return str(checkpoint_config["logits_dtype"]), default
+        return deployment.engine.logits_dtype or str(checkpoint_config["logits_dtype"]), default
     asked = deployment.limits.max_batch_size
     if asked is not None and asked > engine.max_batch_size:
         raise UsageError(

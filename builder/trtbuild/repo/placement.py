@@ -77,11 +77,7 @@ def beside(target: Placement, draft: Placement, *, mode: str) -> Placement:
     Raises:
         UsageError: the mode is leader, or they name some of the same GPUs or ranks, or only one of them names any.
     """
-    if mode != "orchestrator":
-        raise UsageError(
-            f"serving.mode={mode} has one engine per server, and with a draft model there are two",
-            hint="set serving.mode: orchestrator",
-        )
+    require_room_for_two(mode)
     for name in ("gpu_device_ids", "participant_ids"):
         mine, its = (getattr(each, name) for each in (target, draft))
         if (mine is None) != (its is None):
@@ -98,6 +94,15 @@ def beside(target: Placement, draft: Placement, *, mode: str) -> Placement:
     workers = target.world_size + draft.world_size - 1 if target.participant_ids else 1
     instances = target.instances + draft.instances
     return Placement(instances, target.gpu_device_ids, target.participant_ids, environment, workers)
+
+
+def require_room_for_two(mode: str) -> None:
+    """Raise UsageError unless a server of a process mode can hold the engines of a target and its draft model."""
+    if mode != "orchestrator":
+        raise UsageError(
+            f"serving.mode={mode} has one engine per server, and with a draft model there are two",
+            hint="set serving.mode: orchestrator",
+        )
 
 
 def lies_within(draft: Placement, target: Placement) -> bool:

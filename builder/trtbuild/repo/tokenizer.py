@@ -5,23 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.safetensors_file import refuse_lfs_pointer
 from trtbuild.source import TOKENIZER_ANY, TOKENIZER_FILES, read_json
 
 CHAT_TEMPLATE = "chat_template.jinja"
 
 
-def check_tokenizer(folder: Path, *, chat_template: bool) -> None:
+def check_tokenizer(folder: Path, *, chat_template: bool, has_config: bool = True) -> None:
     """Check a tokenizer folder by its files.
 
     Args:
         folder: the folder.
         chat_template: whether a chat template is needed.
+        has_config: a config.json there will be there for the server, too; rank files take the tokenizer's own files along, no other.
 
     Raises:
-        TrtbuildError: the folder is missing or no tokenizer, needs remote code, names no end-of-sequence token, or has
-            no chat template where one is needed.
+        UsageError: it has no chat template where one is needed.
+        TrtbuildError: the folder is missing or no tokenizer, needs remote code, or names no end-of-sequence token.
     """
     if not folder.is_dir():
         raise TrtbuildError(
@@ -39,11 +40,11 @@ def check_tokenizer(folder: Path, *, chat_template: bool) -> None:
     config = read_json(folder / "tokenizer_config.json") if "tokenizer_config.json" in present else {}
     _refuse_remote_code(folder, config)
     if chat_template and not _has_chat_template(folder, config):
-        raise TrtbuildError(
+        raise UsageError(
             f"serving.chat_template is on, and {folder} has no chat template ({CHAT_TEMPLATE} or tokenizer_config.json)",
             hint=f"put the model's template there as {CHAT_TEMPLATE}, or set serving.chat_template: false",
         )
-    if not _names_end(folder, config):
+    if not _names_end(folder, config, has_config=has_config):
         raise TrtbuildError(
             f"no end-of-sequence token is named in {folder}: every answer would run to max_tokens",
             hint="add eos_token to tokenizer_config.json, or eos_token_id to generation_config.json",
@@ -69,13 +70,10 @@ def _has_chat_template(folder: Path, config: dict[str, Any]) -> bool:
     return bool(inline)
 
 
-def _names_end(folder: Path, config: dict[str, Any]) -> bool:
+def _names_end(folder: Path, config: dict[str, Any], *, has_config: bool) -> bool:
     named = [config.get("eos_token")]
-    for name, key in (
-        ("special_tokens_map.json", "eos_token"),
-        ("generation_config.json", "eos_token_id"),
-        ("config.json", "eos_token_id"),
-    ):
+    places = [("special_tokens_map.json", "eos_token"), ("generation_config.json", "eos_token_id")]
+    for name, key in [*places, *([("config.json", "eos_token_id")] if has_config else [])]:
         if (folder / name).is_file():
             named.append(read_json(folder / name).get(key))
     return any(value not in (None, "", []) for value in named)

@@ -150,13 +150,17 @@ def check_job(job: Job) -> list[str]:
     """Return the notes of a target about a job, and those that all targets have.
 
     Raises:
-        UsageError: it cannot be built like this; the message names the nearest that can.
-        TrtbuildError: an adapter cannot be read.
+        UsageError: it cannot be built like this, or what is built could not be served; the message names the nearest that can.
+        TrtbuildError: an adapter cannot be read, or another file that is served does not hold what it must.
     """
+    from trtbuild.repo.planned import planned_context  # conversions do without repositories
+
     windows = job.deployment.kv_cache.max_attention_window
     if len(windows) > job.dims.num_layers:
         raise UsageError(
             f"kv_cache.max_attention_window names {len(windows)} windows, the model has {job.dims.num_layers} layers",
             hint="name at most one per layer; fewer are repeated",
         )
-    return list(dict.fromkeys([*load_target(job.deployment.target).check(job), *job.limits.notes]))
+    notes = [*load_target(job.deployment.target).check(job), *job.limits.notes]
+    planned_context(job)
+    return list(dict.fromkeys(notes))

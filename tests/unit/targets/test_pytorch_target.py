@@ -17,7 +17,6 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.gpus import find_gpu
 from trtbuild.spec import parse
 from trtbuild.targets.base import Job, check_job, load_target
-from trtbuild.trtllm.versions import find_release
 
 MakeModel = Callable[..., Path]
 Cli = Callable[..., tuple[int, str, str]]
@@ -29,9 +28,10 @@ def make_job(make_model: MakeModel) -> Callable[..., Job]:
     model = make_model()
 
     def make(*, dims: dict[str, Any] | None = None, gpu: str | None = None, release: str = "1.2.1", algo: Any = "", kv: Any = "", **sections: Any) -> Job:  # fmt: skip
-        deployment = parse({"model": {"path": str(model)}, "target": "pytorch", **sections}, origin="test")
+        given = {"model": {"path": str(model)}, "target": "pytorch", "tensorrt_llm": release, **sections}
+        deployment = parse(given, origin="test")
         job = Job.of(deployment, plan_deployment(deployment))
-        changes: dict[str, Any] = {"release": find_release(release), "dims": replace(job.dims, **(dims or {}))}
+        changes: dict[str, Any] = {"dims": replace(job.dims, **(dims or {}))}
         changes |= {} if algo == "" else {"quant_algo": algo}
         changes |= {} if kv == "" else {"kv_cache_quant_algo": kv}
         changes |= {"gpu": find_gpu(gpu)} if gpu else {}
@@ -204,9 +204,14 @@ def test_a_mistake_shows_before_anything_is_written(make_model: MakeModel, cli: 
 
 def test_a_plan_tells_what_is_doubtful(make_model: MakeModel, cli: Cli) -> None:
     options = ("--target", "pytorch", "--quantization", "fp8_per_channel_per_token", "--kv-cache", "auto")
-    code, out, _ = cli("plan", make_model(), *options, "--json")
+    model = make_model(eos_token_id=2)
+    code, out, _ = cli("plan", model, *options, "--json")
     assert code == 0
-    assert json.loads(out)["notes"] == []
+    (note,) = json.loads(out)["notes"]
+    assert "no repository can be rendered of this build" in note
+    assert "holds no tokenizer" in note
+    (model / "tokenizer.json").write_text("{}")
+    assert json.loads(cli("plan", model, *options, "--json")[1])["notes"] == []
 
 
 def test_tensor_parallel_sizes_that_do_not_fit_are_refused_by_name(make_job: Callable[..., Job]) -> None:

@@ -139,7 +139,7 @@ def test_what_can_be_built_passes_without_a_note(job: dict[str, Any]) -> None:
         (engine(log_level="error"), "prints nothing, so engine.stall_timeout_s=1800 limits the whole build"),
         ({"release": "1.3.0rc20"}, "last candidate with engines"),
         ({"release": "1.2.9"}, "taken for 1.2.1"),
-        (speculative("draft_target", max_draft_len=4, draft_model="/models/small"), r"a build of its own \(/models/small\)"),
+        ({**speculative("draft_target", max_draft_len=4, draft_model="/models/small"), "serving": {"mode": "orchestrator"}}, r"a build of its own \(/models/small\)"),
     ],
 )  # fmt: skip
 def test_what_should_be_known_is_a_note(job: dict[str, Any], note: str) -> None:
