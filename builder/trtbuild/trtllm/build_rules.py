@@ -16,6 +16,8 @@ from trtbuild.trtllm.versions import Feature, with_feature
 
 #: Architectures with a fused all-reduce and norm (4.6).
 REDUCE_FUSION = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MedusaForCausalLM")
+#: Architectures that came with `Feature.QWEN3_ENGINES`.
+QWEN3 = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 #: quant_algo that is refused on SM100 to SM119 (4.6).
 NOT_ON_SM100 = (
     "W8A16", "W4A16", "W4A16_AWQ", "W4A16_GPTQ", "W8A16_GPTQ", "W4A8_AWQ", "FP8_PER_CHANNEL_PER_TOKEN",
@@ -50,6 +52,15 @@ def _plugins_not_on_sm100(job: Job) -> list[str]:
     return [f"engine.{name}" for name in PLUGINS_NOT_ON_SM100 if _on(job, name)]
 
 
+def _lacks(job: Job, feature: Feature) -> bool:
+    """Tell whether a release that builds engines does so without a feature; others are refused by a rule of their own."""
+    return job.release.has(Feature.ENGINE) and not job.release.has(feature)
+
+
+def _even_stages(job: Job) -> list[int]:
+    return [stages for stages in range(1, job.dims.num_layers + 1) if job.dims.num_layers % stages == 0]
+
+
 #: Broken ones end the build before it begins.
 ERRORS: tuple[Rule, ...] = (
     Rule(
@@ -60,6 +71,24 @@ ERRORS: tuple[Rule, ...] = (
             f"or set tensorrt_llm to {[each.name for each in with_feature(Feature.ENGINE) if not each.version.is_candidate][-1]}"
         ),
         (Way("build with --target pytorch", {"target": "pytorch"}),),
+    ),
+    Rule(
+        "1.6.2, 4.11",
+        lambda job: job.dims.architecture in QWEN3 and _lacks(job, Feature.QWEN3_ENGINES),
+        lambda job: f"TensorRT-LLM {job.release} builds no engine of {job.dims.architecture}",
+        lambda job: f"set tensorrt_llm to {next(with_feature(Feature.QWEN3_ENGINES))} or later",
+    ),
+    Rule(
+        "3.4",
+        lambda job: job.dims.num_layers % job.parallel.pp_size != 0 and _lacks(job, Feature.UNEVEN_STAGES),
+        lambda job: (
+            f"parallel.pp_size={job.parallel.pp_size} does not divide the {job.dims.num_layers} layers, and TensorRT-LLM {job.release} gives every "
+            "pipeline stage as many"
+        ),
+        lambda job: (
+            f"use one of {', '.join(map(str, _even_stages(job)))}, or set tensorrt_llm to "
+            f"{next(with_feature(Feature.UNEVEN_STAGES))} or later"
+        ),
     ),
     Rule(
         "1.4.1; field report EB18",

@@ -89,6 +89,8 @@ class Feature(Enum):
     DRAFT_ONE_MODEL = "a draft model runs inside the target's step"
     CLEAR_GRAPH_SIZES = "cuda_graph_config takes batch_sizes and max_batch_size together"
     LLMAPI_LORA_INPUTS = "Triton's llmapi model takes lora_* inputs"
+    QWEN3_ENGINES = "builds engines of Qwen3 and its mixture of experts"
+    UNEVEN_STAGES = "pipeline stages of engines may have different numbers of layers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ FEATURES: dict[Feature, Span] = {
     Feature.DRAFT_ONE_MODEL: Span("1.4.0rc0", None, "inferred", "draft_target_one_model in newest source only"),
     Feature.CLEAR_GRAPH_SIZES: Span("1.1.0", None, "inferred", "the 1.0 copy wants the list that it would generate"),
     Feature.LLMAPI_LORA_INPUTS: Span("1.4.0rc0", None, "inferred", "newest triton_backend only"),
+    Feature.QWEN3_ENGINES: Span("1.0.0", "1.3.0rc21", "known", "1.0 release notes: Qwen3 dense and MoE added to the TensorRT flow"),
+    Feature.UNEVEN_STAGES: Span("1.0.0", None, "inferred", "checkpoint specification 3.4: Mapping of the 0.1x copies gives every stage n div pp layers, and so loses the rest"),
 }  # fmt: skip
 
 

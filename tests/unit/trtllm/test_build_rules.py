@@ -30,6 +30,8 @@ def speculative(mode: str, **fields: Any) -> dict[str, Any]:
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"release": "1.3.0rc21"}, "1.3.0rc21 builds no TensorRT engines", "build with --target pytorch; or set tensorrt_llm to 1.2.1"),
     ({"release": "1.4.0rc4"}, "1.3.0rc20 was the last", "--target pytorch"),
+    ({"release": "0.21.0", "parallel": {"pp_size": 7}}, "pp_size=7 does not divide the 32 layers, and TensorRT-LLM 0.21.0", "1, 2, 4, 8, 16, 32, or set tensorrt_llm to 1.0.0 or later"),
+    ({"release": "0.21.0", "architecture": "Qwen3ForCausalLM"}, "TensorRT-LLM 0.21.0 builds no engine of Qwen3ForCausalLM", "set tensorrt_llm to 1.0.0 or later"),
     ({"quant_algo": "FP8", "gpu": "a100"}, r"FP8 does not run on a100 .SM80.: it needs SM89", "int4_awq"),
     ({"quant_algo": "FP8", "gpu": "sm86"}, "FP8 does not run on sm86", "int4_awq"),
     ({"quant_algo": "NVFP4", "gpu": "h100"}, "NVFP4 does not run on h100", "int4_awq"),
@@ -104,6 +106,8 @@ def test_what_cannot_be_built_is_refused_with_a_way_out(job: dict[str, Any], mes
 #: The way out of a refusal, taken.
 TAKEN: list[dict[str, Any]] = [
     {},
+    {"release": "1.0.0", "parallel": {"pp_size": 7}, "architecture": "Qwen3MoeForCausalLM"},
+    {"release": "0.21.0", "parallel": {"pp_size": 8}},
     {"quant_algo": "FP8", "kv": "FP8", "gpu": "h100"},
     {"quant_algo": "NVFP4", "kv": "FP8", "gpu": "b200", **engine(norm_quant_fusion=True)},
     {"quant_algo": "W4A16_AWQ", "kv": "FP8", **OFF, **engine(use_paged_context_fmha=False)},
