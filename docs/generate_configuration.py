@@ -17,6 +17,8 @@ One file describes one deployment. `trtbuild init MODEL` writes it, with every k
 error, and the message names the nearest key that is. Options of the command line override the file.
 
 `trtbuild init MODEL --set KEY=VALUE` sets any key by its full name, for example `--set limits.max_batch_size=8`.
+
+Values are YAML 1.1, strictly typed, in the file as after `--set`: `1e-3` has no dot and is text there. The error says how to write it (`0.001`), and which text needs quotes.
 """
 
 

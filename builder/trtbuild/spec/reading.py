@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ _PATHS = (
 Written = Mapping[tuple[str | int, ...], str]
 #: Place of a value -> the option of the command line that gave it.
 Given = Mapping[tuple[str, ...], str]
+#: Text that is a number, as YAML 1.2 has it (10.3.2: tag resolution of the core schema).
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,4})?")
 #: Longest value that is shown whole in a message, characters.
 _SHOWN = 80
 
@@ -120,7 +123,8 @@ def _faults(
             if inner in given:  # no option gives null, and no YAML has to be quoted
                 yield f"{given[inner]} = {shown}: expected {expected.removesuffix(', or null')}"
             else:
-                yield f"{'.'.join(inner)} = {shown}: expected {expected}{_unquoted(inner, info.type, written)}"
+                hint = _unquoted(inner, info.type, written) or _not_read_as_number(data[name], info.type)
+                yield f"{'.'.join(inner)} = {shown}: expected {expected}{hint}"
     if is_sound:
         try:
             msgspec.convert(data, section)
@@ -166,6 +170,33 @@ def _unquoted(place: tuple[str, ...], annotation: Any, written: Written) -> str:
     if not found or "text" not in _expected(annotation):
         return ""
     return f"; YAML reads it as another type, so quote it: {', '.join(json.dumps(text) for text in found)}"
+
+
+def _not_read_as_number(value: Any, annotation: Any) -> str:
+    """Return what to do about a number that YAML takes for text, as the end of a message: one in quotes, or without a dot as in 1e-3 (YAML 1.1)."""
+    for kind in (_whole, float):
+        number = _with_numbers(value, kind)
+        if number != value and _fits(number, annotation):
+            text = _as_yaml(number)
+            return f"; YAML reads it as text, so write {text}" if len(text) <= _SHOWN else ""
+    return ""
+
+
+def _with_numbers(value: Any, kind: Callable[[str], Any]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_with_numbers(item, kind) for item in value]
+    return kind(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+
+def _whole(text: str) -> int | str:
+    return int(Decimal(text)) if float(text).is_integer() else text
+
+
+def _as_yaml(value: Any) -> str:
+    """Return numbers as every version of YAML reads them; Python leaves the dot out of 1e-05."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_yaml, value))}]"
+    return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
 
 
 def _shown(value: Any, written: str | None = None) -> str:

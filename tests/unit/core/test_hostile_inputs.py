@@ -119,6 +119,15 @@ def test_what_is_no_file_of_text_is_a_usage_error(tmp_path: Path, make: Callable
         ),
         ("quantization: {scheme: off}", 'quote it: "off"'),
         ("serving: {stop_words: [end, 7, no]}", 'quote it: "7", "no"'),
+        (
+            "accuracy: {max_mean_kl: 1e-3}",
+            "= '1e-3': expected number, 0 or more, or null; YAML reads it as text, so write 0.001",
+        ),
+        ("accuracy: {max_mean_kl: 1e-7}", "so write 1.0e-07"),
+        ("kv_cache: {free_gpu_memory_fraction: '.5'}", "so write 0.5"),
+        ("hardware: {memory_bytes: 80e9}", "so write 80000000000"),
+        ("limits: {max_batch_size: '8'}", "YAML reads it as text, so write 8"),
+        ("kv_cache: {max_attention_window: [1e2, 64]}", "so write [100, 64]"),
         ("quantization: {scheme: }", "quantization.scheme = null: expected text"),
         ("limits: {max_batch_size: true}", "limits.max_batch_size = true: expected whole number"),
         ("limits: {max_batch_size: '8'}", "limits.max_batch_size = '8': expected whole number"),
@@ -140,6 +149,37 @@ def test_a_value_of_another_type_is_named_as_it_is_written(tmp_path: Path, cli: 
     assert code == 2
     assert message in err
     assert "t.yaml" in err
+
+
+@pytest.mark.parametrize("text", ["1.0e-07", "0.001", "1.0e+22"])
+def test_numbers_that_are_suggested_are_read_as_numbers(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(f"accuracy: {{max_mean_kl: {text}}}")
+    assert read_yaml(file).data == {"accuracy": {"max_mean_kl": float(text)}}
+
+
+@pytest.mark.parametrize("text", ["1.5e0", "1e9999", "1e300", "-1e0", "0x10", "1_000", "eight"])
+def test_text_that_is_no_number_of_the_field_gets_no_such_hint(tmp_path: Path, cli: Cli, text: str) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(f"model: {{path: m}}\nlimits: {{max_batch_size: '{text}'}}")
+    code, _, err = cli("plan", file)
+    assert code == 2
+    assert "so write" not in err
+
+
+def test_the_same_text_means_the_same_in_a_file_and_in_an_option(
+    make_model: Callable[..., Path], tmp_path: Path, cli: Cli
+) -> None:
+    said = "= '5e-1': expected number, more than 0, less than 1; YAML reads it as text, so write 0.5"
+    key, model = "kv_cache.free_gpu_memory_fraction", make_model()
+    file = tmp_path / "t.yaml"
+    file.write_text(f"model: {{path: {model}}}\ntarget: tensorrt\nkv_cache: {{free_gpu_memory_fraction: 5e-1}}")
+    (code, _, err), (again, _, same) = (
+        cli("plan", file),
+        cli("plan", model, "--target", "tensorrt", "--set", f"{key}=5e-1"),
+    )
+    assert code == again == 2
+    assert said in err and said in same
 
 
 def test_text_behind_set_needs_no_quotes() -> None:

@@ -26,7 +26,7 @@ def faults(**sections: Any) -> str:
     ("section", "key", "value", "allowed"),
     [
         ("limits", "max_batch_size", True, "whole number, 1 or more, or null"),
-        ("limits", "max_batch_size", "8", "whole number, 1 or more, or null"),
+        ("limits", "max_batch_size", "8", "whole number, 1 or more, or null; YAML reads it as text, so write 8"),
         ("limits", "max_batch_size", 8.5, "whole number, 1 or more, or null"),
         ("limits", "max_batch_size", 0, "whole number, 1 or more, or null"),
         ("serving", "streaming", "yes", "true or false"),
