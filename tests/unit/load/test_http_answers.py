@@ -183,7 +183,7 @@ _LAST = {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}
         ([_TOKEN, {"error": "overloaded"}], False, Outcome.ERROR_IN_200, Mark(0)),
         ([_TOKEN, [1]], True, Outcome.BAD_EVENT, Mark(0)),
         ([_TOKEN, b"{"], True, Outcome.BAD_EVENT, Mark(0)),
-        ([], True, Outcome.OK, Mark.EMPTY),
+        ([], True, Outcome.BAD_EVENT, Mark(0)),
         ([_LAST, b"[DONE]"], True, Outcome.OK, Mark.DUPLICATE_FINAL),
         ([_LAST, b"[DONE]", _TOKEN], False, Outcome.OK, Mark.LATE_DATA),
         ([b'{"choices":[{"text":"\xe5\xae","finish_reason":"stop"}]}'], True, Outcome.OK, Mark.INVALID_UTF8),
