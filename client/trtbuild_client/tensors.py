@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from typing import Any
 
@@ -82,6 +83,27 @@ def decode(name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> NDArra
             f"output '{name}' ({dtype} {list(shape)}, {len(data)} bytes) cannot be read: {error}",
             hint=f"Known data types: BYTES, {', '.join(DTYPES)}.",
         ) from error
+
+
+def numbers(name: str, dtype: str, values: list[Any]) -> NDArray[np.generic]:
+    """Return numbers of a response that came as values (JSON, typed fields), one after another; nothing is wrapped, cut or rounded.
+
+    Raises:
+        ServerError: one has another type, or does not fit.
+    """
+    target = np.dtype(DTYPES[dtype])
+    if all(type(each) in _TYPES[target.kind] for each in values):
+        limits = np.iinfo(target) if target.kind in "iu" else None
+        try:
+            if limits is None or all(limits.min <= each <= limits.max for each in values):
+                return np.asarray(values, dtype=target)
+        except OverflowError:  # an integer that no float holds
+            pass
+    raise ServerError(f"output '{name}'={reprlib.repr(values)} is no {dtype}", hint=f"{dtype}: {_range(target)}.")
+
+
+#: numpy kind of a tensor of a response -> types of the values taken for it.
+_TYPES: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
 
 
 def object_array(elements: list[Any]) -> NDArray[np.generic]:

@@ -16,6 +16,17 @@ _REPLACEMENT = "\ufffd"
 _SUSPICIOUS_REPEATS = 4
 
 
+def encoded(text: str) -> bytes:
+    """Return the bytes of a text out of JSON, where bytes that were no UTF-8 are surrogates.
+
+    Halves of characters (a lone \\ud83d) become bytes that are no UTF-8.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
 class Assembler(Protocol):
     """Turns `text_output` of each response into new text."""
 

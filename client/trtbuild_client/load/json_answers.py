@@ -125,14 +125,6 @@ class Reader(Generic[Kind]):
             raise _wrong(f"an event whose {name} is {reprlib.repr(value)}: {expected.lower()}") from error
 
 
-def encoded(text: str) -> bytes:
-    """Return the bytes of a text that was read here; halves of characters (a lone \\ud83d) become bytes that are no UTF-8."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-
-
 def error_text(said: Any, code: Any, raw: bytes) -> str:
     """Return an error as a server says it, with its code: `said` is a text, or an object with `message`; the event itself where it is neither."""
     if isinstance(said, dict):

@@ -15,12 +15,12 @@ from trtbuild_client.load.json_answers import (
     Part,
     Reader,
     Usage,
-    encoded,
     error_text,
     quoted,
 )
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.table import NONE
+from trtbuild_client.text import encoded
 
 _DONE = b"[DONE]"
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tests.unit.load.asked import Asked
 
 from trtbuild_client.counts import MOST
-from trtbuild_client.load.json_answers import Completion, Generated, Reader, encoded
+from trtbuild_client.load.json_answers import Completion, Generated, Reader
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.sse import GenerateExchange, HttpExchange, OpenAiExchange
+from trtbuild_client.text import encoded
 
 Cli = Callable[..., tuple[int, str, str]]
 _DONE = b"[DONE]"
