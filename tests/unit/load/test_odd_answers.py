@@ -19,6 +19,7 @@ from trtbuild_client.counts import MOST
 from trtbuild_client.load.json_answers import Completion, Generated, Reader
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.sse import GenerateExchange, HttpExchange, OpenAiExchange
+from trtbuild_client.mock.server import running
 from trtbuild_client.text import encoded
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -276,3 +277,31 @@ def test_one_odd_answer_costs_a_run_nothing_but_that_request(processes: int, tmp
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["runs"][0]["requests"]["by_outcome"] == {"ok": 19, "bad_event": 1}, (code, out, err)
     assert "usage.completion_tokens is '5'" in json.dumps(found)
+
+
+@pytest.mark.parametrize("api", ["triton-grpc", "triton-http", "openai-chat", "openai-completions"])
+def test_answers_of_no_tokens_say_nothing_of_who_counts(api: str, tmp_path: Path, cli: Cli) -> None:
+    dataset = tmp_path / "prompts.jsonl"
+    dataset.write_text('{"prompt":"[mock tokens=0]","max_tokens":10}\n{"prompt":"usual","max_tokens":20}\n')
+    with running() as mock:
+        url = mock.grpc if api == "triton-grpc" else f"http://{mock.http}"
+        code, _, err = cli(
+            "bench", "--url", url, "--api", api, "--dataset", dataset, "--requests", 2, "--allow-invalid", "-o", tmp_path / "r.json"
+        )  # fmt: skip
+    assert code == 0, err
+    found = json.loads((tmp_path / "r.json").read_text())["runs"][0]
+    assert found["requests"]["ok"] == 2 and found["requests"]["marks"]["empty"] == 1
+    assert found["tokens"]["counted_by"] == ("usage" if api.startswith("openai") else "server")
+    assert not any("does not count" in each for each in found["warnings"])
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-completions"])
+def test_a_whole_answer_of_no_tokens_is_one(api: str, tmp_path: Path, cli: Cli) -> None:
+    with running() as mock:
+        code, _, err = cli(
+            "bench", "--url", f"http://{mock.http}", "--api", api, "--no-stream", "--prompt", "[mock tokens=0]", "--requests", 1, "--allow-invalid",
+            "-o", tmp_path / "r.json",
+        )  # fmt: skip
+    assert code == 0, err
+    found = json.loads((tmp_path / "r.json").read_text())["runs"][0]
+    assert found["requests"]["ok"] == 1 and found["tokens"]["counted_by"] is None
