@@ -16,6 +16,8 @@ from tritonclient.grpc import service_pb2
 from trtbuild_client import Client, ClientError, ServerError, grpc_wire, http_documents
 from trtbuild_client.answer import Answer
 from trtbuild_client.events import documents
+from trtbuild_client.http_wire import ResponseParser
+from trtbuild_client.load import ask, limits
 from trtbuild_client.records import RequestRecord
 from trtbuild_client.text import DeltaAssembler
 from trtbuild_client.wire import ModelInfo, Reply, TensorSpec
@@ -171,6 +173,42 @@ def test_no_tensors_whatever_are_unexpected(outputs: list[tuple[str, str, list[i
         response.outputs.add(name=name, datatype=dtype, shape=shape)
         response.raw_output_contents.append(raw)
     outcome(lambda: answered(grpc_wire.reply(response, is_final=True)))
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        ("HTTP/1.1 \xb200 OK", "begins with"),
+        ("HTTP/1.1 2000 OK", "begins with"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: " + "9" * 5000, "its length is"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: \xb2", "its length is"),
+    ],
+)
+def test_numbers_of_a_head_that_are_none_are_refused(head: str, text: str) -> None:
+    with pytest.raises(ServerError, match=text):
+        ResponseParser(1000).push(f"{head}\r\n\r\n".encode("latin-1"))
+
+
+def _answers(answers: list[bytes]) -> Callable[[str, bytes], bytes]:
+    ready = b"\x08\x01"
+    return lambda method, request: {"ModelMetadata": answers[0], "ModelConfig": answers[1]}.get(method, ready)
+
+
+@given(
+    answers=st.lists(
+        st.binary(max_size=30) | st.binary(max_size=30).map(lambda raw: b"\x0a" + bytes([len(raw)]) + raw),
+        min_size=2,
+        max_size=2,
+    )
+)
+def test_no_description_over_grpc_whatever_is_unexpected(answers: list[bytes]) -> None:
+    assert outcome(lambda: ask.model_info_through(_answers(answers), "m", "a:1")) in ("ok", "ServerError")
+
+
+def test_what_describes_no_model_is_named() -> None:
+    with pytest.raises(ServerError, match="a:1 describes model 'm' in an unknown way"):
+        ask.model_info_through(_answers([b"\x22\x03\x0a\x01\xff", b""]), "m", "a:1")
+    assert limits.smallest([{"max_seq_len": "9" * 5000}, {"max_seq_len": "7"}]) == 7
 
 
 def test_depth_is_no_json() -> None:
