@@ -22,4 +22,5 @@ def count(name: str, value: object) -> int:
         number = int(value)
     if type(number) is int and 0 <= number <= MOST:
         return number
-    raise ServerError(f"{name} is {reprlib.repr(value)}, no count", hint=f"A server counts from 0 to {MOST}.")
+    shown = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    raise ServerError(f"{name} is {reprlib.repr(shown)}, no count", hint=f"A server counts from 0 to {MOST}.")

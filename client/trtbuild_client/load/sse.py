@@ -180,11 +180,11 @@ class OpenAiExchange(HttpExchange):
             self.first_content_ns = now_ns
 
     def finish(self, now_ns: int) -> None:
-        """End well, if there was an answer at all: text, tokens, or a reason to finish without any."""
+        """End well, if there was an answer at all: text, tokens in a choice, or a reason to finish without any."""
         if self._is_finished or self.text or self.event_ns:
             super().finish(now_ns)
         else:
-            self.end(Outcome.BAD_EVENT, now_ns, "an answer without text, count of tokens or reason to finish")
+            self.end(Outcome.BAD_EVENT, now_ns, "an answer without text or reason to finish")
 
     def stream_ended(self, now_ns: int) -> None:
         """Take the end of the body where [DONE] should have been before."""

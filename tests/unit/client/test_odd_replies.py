@@ -50,7 +50,7 @@ def from_json(document: Any) -> Answer:
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        ({"text_output": "a", "num_output_tokens": "x"}, "num_output_tokens is b'x', no count"),
+        ({"text_output": "a", "num_output_tokens": "x"}, "num_output_tokens is 'x', no count"),
         ({"text_output": "a", "num_output_tokens": -4}, "num_output_tokens is -4, no count"),
         (
             {"text_output": "a", "num_output_tokens": 99999999999},
@@ -86,7 +86,7 @@ def test_numbers_come_as_texts_too_and_halves_of_characters_are_kept() -> None:
     [
         ({"num_output_tokens": int32(-4)}, "num_output_tokens is -4, no count"),
         ({"num_output_tokens": ("FP32", [1, 1], struct.pack("<f", 1.5))}, "num_output_tokens is 1.5, no count"),
-        ({"num_output_tokens": ("BYTES", [1, 1], b"\1\0\0\0x")}, "num_output_tokens is b'x', no count"),
+        ({"num_output_tokens": ("BYTES", [1, 1], b"\1\0\0\0x")}, "num_output_tokens is 'x', no count"),
         ({"num_output_tokens": ("INT32", [1, 2], b"\1\0\0\0")}, "output 'num_output_tokens' (INT32 [1, 2], 4 bytes) cannot be read"),
         ({"text_output": int32(5)}, "output 'text_output' is 5, no text"),
         ({"output_log_probs": ("BYTES", [], b"\1\0\0\0x")}, "output 'output_log_probs' is b'x', no number"),

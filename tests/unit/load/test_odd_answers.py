@@ -84,7 +84,7 @@ def test_what_never_was_an_answer_is_none(events: tuple[Any, ...]) -> None:
     outcome, error, _ = streamed(OpenAiExchange, *events, _DONE)
     assert (outcome, error) == (
         Outcome.BAD_EVENT,
-        "an answer without text, count of tokens or reason to finish",
+        "an answer without text or reason to finish",
     )
     for event in events:
         assert whole(OpenAiExchange, json.dumps(event).encode())[0] is Outcome.BAD_EVENT
