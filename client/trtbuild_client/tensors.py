@@ -86,22 +86,31 @@ def decode(name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> NDArra
 
 
 def numbers(name: str, dtype: str, values: list[Any]) -> NDArray[np.generic]:
-    """Return numbers of a response that came as values (JSON, typed fields), one after another; nothing is wrapped, cut or rounded.
+    """Return numbers of a response that came as values (JSON, typed fields), one after another; nothing is wrapped or cut.
 
     Raises:
         ServerError: one has another type, or does not fit.
     """
     target = np.dtype(DTYPES[dtype])
-    if all(type(each) in _TYPES[target.kind] for each in values):
-        limits = np.iinfo(target) if target.kind in "iu" else None
-        try:
-            if limits is None or all(limits.min <= each <= limits.max for each in values):
-                return np.asarray(values, dtype=target)
-        except OverflowError:  # an integer that no float holds
-            pass
+    low, high = _limits(target)
+    if all(
+        type(each) in _TYPES[target.kind] and (low <= each <= high or each in _ENDLESS or each != each)
+        for each in values
+    ):
+        return np.asarray(values, dtype=target)
     raise ServerError(f"output '{name}'={reprlib.repr(values)} is no {dtype}", hint=f"{dtype}: {_range(target)}.")
 
 
+def _limits(target: np.dtype[Any]) -> tuple[float, float]:
+    """Return the least and the greatest finite value of a data type."""
+    if target.kind == "b":
+        return 0, 1
+    if target.kind == "f":
+        return float(np.finfo(target).min), float(np.finfo(target).max)
+    return int(np.iinfo(target).min), int(np.iinfo(target).max)
+
+
+_ENDLESS = (float("inf"), float("-inf"))
 #: numpy kind of a tensor of a response -> types of the values taken for it.
 _TYPES: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
 

@@ -65,6 +65,7 @@ def from_json(document: Any) -> Answer:
         ({"text_output": "a", "output_log_probs": ["x"]}, "output 'output_log_probs' is b'x', no number"),
         ({"text_output": "a", "cum_log_probs": "x"}, "output 'cum_log_probs' is b'x', no number"),
         ({"text_output": "a", "acceptance_rate": 10**400}, "is no FP32"),
+        ({"text_output": "a", "acceptance_rate": 1e39}, "is no FP32"),
         ({}, "model 'm' on a:1 answered {}"),
         ([], "model 'm' on a:1 answered []"),
         ({"error": {"message": "boom"}}, "boom"),
@@ -74,6 +75,13 @@ def test_a_field_of_another_type_is_named(document: Any, text: str) -> None:
     with pytest.raises(ClientError) as caught:
         from_json(document)
     assert text in caught.value.message and caught.value.hint
+
+
+def test_numbers_that_are_not_finite_are_kept() -> None:
+    answer = from_json({"text_output": "a", "output_log_probs": [float("-inf"), float("nan"), 3, 3.4e38]})
+    assert str(answer.generation(RequestRecord("r", "m", True, 8, 0, 2), ()).log_probs).startswith(
+        "(-inf, nan, 3.0, 3.3"
+    )
 
 
 def test_numbers_come_as_texts_too_and_halves_of_characters_are_kept() -> None:
