@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from trtbuild_client.counts import count
+from trtbuild_client.errors import ServerError
 from trtbuild_client.records import CountedBy, FinishReason, Generation, RequestRecord, ServerStats, TokenEvent
 from trtbuild_client.text import Assembler, StopCutter
 
@@ -46,8 +49,10 @@ class Answer:
         self._texts: list[str] = []
         self._beams: tuple[str, ...] = ()
         self._log_probs: list[float] = []
+        self._cum_log_prob: float | None = None
         self._outputs: Mapping[str, NDArray[np.generic]] = {}
         self._has_begun = False
+        self._has_outputs = False
         self._has_counts = False
         self._has_uncounted = False
 
@@ -63,20 +68,27 @@ class Answer:
 
     @property
     def counted_by(self) -> CountedBy:
-        """Who counted the tokens in `events`."""
-        return "server" if self._has_counts and not self._has_uncounted else "chunks"
+        """Who counted the tokens in `events`; where no output came at all, that there are none is no lower bound."""
+        is_counted = self._has_counts and not self._has_uncounted
+        return "server" if is_counted or not self._has_outputs else "chunks"
 
     def take(self, reply: Reply, at_ns: int) -> str:
         """Add one reply that arrived at `at_ns`; return the text that is new and certain.
 
         `num_output_tokens` is the number of tokens in this reply. Without it, a reply with text counts as one token. A
         number after replies without one is that of the whole answer: some servers count in the last reply only.
+
+        Raises:
+            ServerError: an output is not what it should be; the message names it and its value.
         """
         self._has_begun = True
         if not reply.outputs or self.is_stopped:
             return ""
+        self._has_outputs = True
         self._outputs = {name: array for name, array in reply.outputs.items() if name != _TEXT}
         pieces: list[bytes] = list(reply.outputs[_TEXT].ravel()) if _TEXT in reply.outputs else []
+        if pieces and not isinstance(pieces[0], bytes):
+            raise _odd(_TEXT, pieces[0], "no text")
         text = self._assembler.push(pieces[0]) if pieces else ""
         self._count(text, at_ns)
         if len(pieces) > 1:
@@ -98,14 +110,13 @@ class Answer:
     def generation(self, record: RequestRecord, warnings: tuple[str, ...]) -> Generation:
         """Return the answer as it is now."""
         wants_log_probs = bool(self._values.get("return_log_probs"))
-        cum_log_probs = self._outputs.get("cum_log_probs")
         return Generation(
             text=self.text,
             record=record,
             finish_reason=self._finish_reason(record),
             beams=self._beams or (self.text,),
             log_probs=tuple(self._log_probs) if wants_log_probs else None,
-            cum_log_prob=float(cum_log_probs.ravel()[0]) if wants_log_probs and cum_log_probs is not None else None,
+            cum_log_prob=self._cum_log_prob,
             outputs=self._outputs,
             warnings=(*warnings, *self._doubts(record, wants_log_probs=wants_log_probs)),
         )
@@ -114,24 +125,23 @@ class Answer:
         return StopCutter(self._values.get("stop_words", ()))
 
     def _count(self, text: str, at_ns: int) -> None:
-        count = self._scalar("num_output_tokens")
-        tokens = int(count) if count is not None else int(bool(text))
-        if count is not None and self._has_uncounted:
+        said = self._counted("num_output_tokens")
+        tokens = int(bool(text)) if said is None else said
+        if said is not None and self._has_uncounted:
             tokens -= sum(event.tokens for event in self.events)
             self._has_uncounted = False
-        self._has_counts |= count is not None
+        self._has_counts |= said is not None
         if tokens > 0:
             self.events.append(TokenEvent(at_ns, tokens))
-            self._has_uncounted |= count is None
+            self._has_uncounted |= said is None
 
     def _take_extras(self) -> None:
-        input_tokens = self._scalar("num_input_tokens")
+        input_tokens = self._counted("num_input_tokens")
         if input_tokens is not None:
-            self.input_tokens = int(input_tokens)
-        if self._values.get("return_log_probs") and "output_log_probs" in self._outputs:
-            beams = self._outputs["output_log_probs"]
-            row: list[float] = beams.reshape(-1, beams.shape[-1])[0].tolist() if beams.size else []
-            self._log_probs += row
+            self.input_tokens = input_tokens
+        if self._values.get("return_log_probs"):
+            self._log_probs += self._floats("output_log_probs")
+            self._cum_log_prob = next(iter(self._floats("cum_log_probs")), None)
         if self._values.get("return_perf_metrics"):
             found: dict[str, Any] = {
                 name: value for name in _SERVER_FIELDS if (value := self._measurement(name)) is not None
@@ -145,6 +155,21 @@ class Answer:
             return None
         first = array.ravel()[0]
         return first if isinstance(first, bytes) else first.item()
+
+    def _counted(self, name: str) -> int | None:
+        """Return an output that counts, None when the reply lacks it."""
+        value = self._scalar(name)
+        return None if value is None else count(name, value)
+
+    def _floats(self, name: str) -> list[float]:
+        """Return the last dimension of an output, of the first beam; nothing when the reply lacks it."""
+        array = self._outputs.get(name)
+        if array is None or array.size == 0:
+            return []
+        if array.dtype.kind not in "fiu":
+            raise _odd(name, array.ravel()[0], "no number")
+        row: list[float] = array.reshape(-1, array.shape[-1] if array.ndim else 1)[0].tolist()
+        return row
 
     def _measurement(self, name: str) -> int | float | None:
         """Return one of the server's own numbers; the LLM API's model sends them as texts, and calls one differently."""
@@ -186,3 +211,9 @@ class Answer:
         if self._log_probs and not any(self._log_probs):
             doubts.append("all log probabilities are 0: greedy decoding normalizes them away")
         return doubts
+
+
+def _odd(name: str, value: object, what: str) -> ServerError:
+    return ServerError(
+        f"output '{name}' is {reprlib.repr(value)}, {what}", hint="Does the model follow TensorRT-LLM's outputs?"
+    )

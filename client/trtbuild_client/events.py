@@ -81,7 +81,7 @@ def documents(data: bytes) -> list[Any]:
             document, at = _DECODER.raw_decode(text, at)
             found.append(document)
             at += len(text) - at - len(text[at:].lstrip())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         quoted = data[:_QUOTED_BYTES].decode("utf-8", "replace")
         raise ServerError(
             f"an event of the stream is no JSON: {quoted}", hint="The server, or a proxy before it, broke the stream."

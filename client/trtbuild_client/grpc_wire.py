@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ClientError, ServerError
 from trtbuild_client.faults import no_answer, too_late, too_long, translate
-from trtbuild_client.tensors import DTYPES, decode, object_array
+from trtbuild_client.tensors import decode, numbers, object_array
 from trtbuild_client.triton_proto import service_pb2
 from trtbuild_client.wire import ModelInfo, Reply, TensorSpec, WireRequest
 
@@ -90,8 +90,16 @@ def stream_reply(response: Any, address: str, request: WireRequest) -> Reply:
 
 
 def reply(response: Any, *, is_final: bool) -> Reply:
-    """Return one response."""
+    """Return one response.
+
+    Raises:
+        ServerError: an output cannot be read.
+    """
     raw = response.raw_output_contents
+    if raw and len(raw) != len(response.outputs):
+        raise ServerError(
+            f"a response has {len(response.outputs)} outputs and {len(raw)} raw tensors", hint="Not readable."
+        )
     outputs: Mapping[str, NDArray[np.generic]] = {
         each.name: decode(each.name, each.datatype, tuple(each.shape), raw[index]) if raw else _typed(each)
         for index, each in enumerate(response.outputs)
@@ -105,8 +113,15 @@ def _typed(output: Any) -> NDArray[np.generic]:
             f"output '{output.name}' has data type {output.datatype} but no raw bytes", hint="Not readable."
         )
     values = list(getattr(output.contents, _CONTENTS[output.datatype]))
-    array = object_array(values) if output.datatype == "BYTES" else np.asarray(values, dtype=DTYPES[output.datatype])
-    return array.reshape(tuple(output.shape))
+    try:
+        is_text = output.datatype == "BYTES"
+        array = object_array(values) if is_text else numbers(output.name, output.datatype, values)
+        return array.reshape(tuple(output.shape))
+    except ValueError as error:
+        raise ServerError(
+            f"output '{output.name}' ({output.datatype} {list(output.shape)}) has {len(values)} values that cannot be read: {error}",
+            hint="Not readable.",
+        ) from error
 
 
 def call_error(text: str, status: str, address: str, request: WireRequest) -> ClientError:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
-
-import numpy as np
 
 from trtbuild_client.errors import ClientError, ConnectError, InvalidRequest, NotReady, ServerError
 from trtbuild_client.events import documents
 from trtbuild_client.faults import models_hint, translate
 from trtbuild_client.http_wire import Head
-from trtbuild_client.tensors import DTYPES, decode, object_array
+from trtbuild_client.tensors import DTYPES, decode, numbers, object_array
+from trtbuild_client.text import encoded
 from trtbuild_client.wire import ModelInfo, Reply, Tensor, TensorSpec, WireRequest
 
 #: HTTP status -> name of the gRPC status of the same error (tritonserver, src/http_server.cc).
@@ -80,26 +80,32 @@ def reply(document: Any, info: ModelInfo, address: str) -> Reply:
     """Return one response; what the model does not declare (names, sequence numbers) is left out.
 
     Raises:
-        ClientError: the document is an error, whatever its status was.
+        ClientError: the document is an error, whatever its status was, or no response of this model.
     """
-    if not isinstance(document, dict):
+    if isinstance(document, dict) and "error" in document:
+        raise translate(_said(document["error"]), status="INTERNAL", address=address, model=info.name)
+    if not isinstance(document, dict) or not (
+        "model_name" in document or any(name in info.outputs for name in document)
+    ):
         raise ServerError(
-            f"model '{info.name}' on {address} answered {document!r:.80}", hint="Is this Triton's generate?"
+            f"model '{info.name}' on {address} answered {reprlib.repr(document)}", hint="Is this Triton's generate?"
         )
-    if "error" in document:
-        raise translate(str(document["error"]), status="INTERNAL", address=address, model=info.name)
     outputs = {name: _array(name, document[name], spec) for name, spec in info.outputs.items() if name in document}
     return Reply(outputs=outputs, is_final=False)
 
 
 def _array(name: str, value: Any, spec: TensorSpec) -> Any:
+    """Return an output; texts are taken for numbers too (the LLM API's model sends statistics as texts).
+
+    Raises:
+        ServerError: it has another type, or does not fit.
+    """
     elements = value if isinstance(value, list) else [value]
-    try:
-        if spec.dtype == "BYTES" or any(isinstance(each, str) for each in elements):
-            return object_array([str(each).encode("utf-8", "surrogateescape") for each in elements])
-        return np.asarray(elements, dtype=DTYPES.get(spec.dtype, "<f4"))
-    except (ValueError, OverflowError, TypeError) as error:
-        raise ServerError(f"output '{name}'={value!r:.80} is no {spec.dtype}", hint="Not readable.") from error
+    if elements and all(isinstance(each, str) for each in elements):
+        return object_array([encoded(each) for each in elements])
+    if spec.dtype == "BYTES":
+        raise ServerError(f"output '{name}'={reprlib.repr(value)} is no text", hint="Is this the server of that model?")
+    return numbers(name, spec.dtype if spec.dtype in DTYPES else "FP32", elements)  # BF16 has no numpy type
 
 
 def model_info(model: str, metadata: Any, config: Any, address: str) -> ModelInfo:
@@ -115,8 +121,10 @@ def model_info(model: str, metadata: Any, config: Any, address: str) -> ModelInf
 
         def specs(key: str) -> Mapping[str, TensorSpec]:
             return {
-                each["name"]: TensorSpec(
-                    each["datatype"], tuple(int(size) for size in each["shape"])[skipped:], each["name"] in optional
+                _text(each["name"]): TensorSpec(
+                    _text(each["datatype"]),
+                    tuple(int(size) for size in each["shape"])[skipped:],
+                    each["name"] in optional,
                 )
                 for each in metadata.get(key, ())
             }
@@ -127,16 +135,28 @@ def model_info(model: str, metadata: Any, config: Any, address: str) -> ModelInf
             outputs=specs("outputs"),
             max_batch_size=max_batch_size,
             is_decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
-            steps=tuple(step["model_name"] for step in config.get("ensemble_scheduling", {}).get("step", ())),
+            steps=tuple(_text(step["model_name"]) for step in config.get("ensemble_scheduling", {}).get("step", ())),
             parameters={
                 name: str(value.get("string_value", "")) for name, value in config.get("parameters", {}).items()
             },
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ServerError(
-            f"{address} describes model '{model}' in an unknown way ({error!r})",
+            f"{address} describes model '{model}' in an unknown way ({type(error).__name__}: {error!s:.200})",
             hint="Is this the HTTP port of Triton?",
         ) from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{reprlib.repr(value)} is no text")
+    return value
+
+
+def _said(error: object) -> str:
+    """Return what an error says: Triton's is a text, that of a server before it may be an object with `message`."""
+    said = error.get("message", error) if isinstance(error, dict) else error
+    return said if isinstance(said, str) else reprlib.repr(said)
 
 
 def known_models(status: int, data: bytes) -> str:
@@ -147,7 +167,7 @@ def known_models(status: int, data: bytes) -> str:
     """
     try:
         index = json.loads(data) if status == 200 else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     names = [each.get("name") for each in index if isinstance(each, dict)] if isinstance(index, list) else []
     return models_hint(name for name in names if isinstance(name, str)) if isinstance(index, list) else ""
@@ -171,9 +191,8 @@ def failure(head: Head, data: bytes, *, address: str, model: str) -> ClientError
     try:
         document = json.loads(data)
         if isinstance(document, dict) and "error" in document:
-            error = document["error"]
-            text = str(error.get("message", error) if isinstance(error, dict) else error)
-    except ValueError:  # a proxy's page, or nothing: it is quoted as it is
+            text = _said(document["error"])
+    except (ValueError, RecursionError):  # a proxy's page, or nothing: it is quoted as it is
         pass
     status = _STATUS.get(head.status, "INTERNAL")
     if head.status == 503 and "queue" not in text and "timeout" not in text:

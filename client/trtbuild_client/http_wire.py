@@ -5,12 +5,15 @@ Threads and event loops share it; reading, waiting and cancelling are theirs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtbuild_client.errors import ServerError
 
 _MAX_HEAD_BYTES = 65_536
+#: RFC 9110, sections 15 and 8.6; more digits than 18 are longer than any body.
+_STATUS, _LENGTH = re.compile(r"[0-9]{3}"), re.compile(r"[0-9]{1,18}")
 
 
 def request_bytes(
@@ -98,7 +101,7 @@ class ResponseParser:
             lines = self._buffer[:end].decode("latin-1").split("\r\n")
             del self._buffer[: end + 4]
             words = lines[0].split(" ", 2)
-            if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
+            if len(words) < 2 or not words[0].startswith("HTTP/1.") or not _STATUS.fullmatch(words[1]):
                 raise _broken(f"it begins with {lines[0][:80]!r}")
             status = int(words[1])
             if status >= 200:
@@ -110,8 +113,10 @@ class ResponseParser:
         self._is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
         length = headers.get("content-length")
         if not self._is_chunked and length is not None:
-            if not length.isdecimal() or int(length) > self._max_bytes:
-                raise _broken(f"its length is {length} bytes, more than max_message_bytes={self._max_bytes} or none")
+            if not _LENGTH.fullmatch(length) or int(length) > self._max_bytes:
+                raise _broken(
+                    f"its length is {length[:40]} bytes, more than max_message_bytes={self._max_bytes} or none"
+                )
             self._left_bytes = int(length)
             self.is_done = self._left_bytes == 0
         if status == 204:

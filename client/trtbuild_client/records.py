@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Outcome = Literal["ok", "failed", "cancelled"]
 FinishReason = Literal["stop", "length", "cancelled"]
-#: "server": the server counted. "chunks": one per response with text, a lower bound.
+#: "server": the server counted, or sent no output at all, which is no token. "chunks": one per response with text, a lower bound.
 CountedBy = Literal["server", "chunks"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from typing import Any
 
@@ -82,6 +83,36 @@ def decode(name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> NDArra
             f"output '{name}' ({dtype} {list(shape)}, {len(data)} bytes) cannot be read: {error}",
             hint=f"Known data types: BYTES, {', '.join(DTYPES)}.",
         ) from error
+
+
+def numbers(name: str, dtype: str, values: list[Any]) -> NDArray[np.generic]:
+    """Return numbers of a response that came as values (JSON, typed fields), one after another; nothing is wrapped or cut.
+
+    Raises:
+        ServerError: one has another type, or does not fit.
+    """
+    target = np.dtype(DTYPES[dtype])
+    low, high = _limits(target)
+    if all(
+        type(each) in _TYPES[target.kind] and (low <= each <= high or each in _ENDLESS or each != each)
+        for each in values
+    ):
+        return np.asarray(values, dtype=target)
+    raise ServerError(f"output '{name}'={reprlib.repr(values)} is no {dtype}", hint=f"{dtype}: {_range(target)}.")
+
+
+def _limits(target: np.dtype[Any]) -> tuple[float, float]:
+    """Return the least and the greatest finite value of a data type."""
+    if target.kind == "b":
+        return 0, 1
+    if target.kind == "f":
+        return float(np.finfo(target).min), float(np.finfo(target).max)
+    return int(np.iinfo(target).min), int(np.iinfo(target).max)
+
+
+_ENDLESS = (float("inf"), float("-inf"))
+#: numpy kind of a tensor of a response -> types of the values taken for it.
+_TYPES: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
 
 
 def object_array(elements: list[Any]) -> NDArray[np.generic]:

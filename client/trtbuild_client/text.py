@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from trtbuild_client.errors import ServerError
+from trtbuild_client.errors import InvalidRequest, ServerError
 
 #: What `text_output` of a streamed response holds: only the new text, or all text so far.
 TextMode = Literal["delta", "cumulative"]
@@ -14,6 +14,32 @@ TextMode = Literal["delta", "cumulative"]
 _REPLACEMENT = "\ufffd"
 #: Responses that must all repeat everything before them until a stream of "deltas" is suspected to be cumulative.
 _SUSPICIOUS_REPEATS = 4
+
+
+def utf8(data: bytes, where: str) -> str:
+    """Return what somebody wrote.
+
+    Raises:
+        InvalidRequest: it is no UTF-8.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{where} is no UTF-8: byte {error.start} is 0x{data[error.start]:02x}",
+            hint="Give text in UTF-8; `iconv -t utf-8` converts it.",
+        ) from error
+
+
+def encoded(text: str) -> bytes:
+    """Return the bytes of a text out of JSON, where bytes that were no UTF-8 are surrogates.
+
+    Halves of characters (a lone \\ud83d) become bytes that are no UTF-8.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 class Assembler(Protocol):

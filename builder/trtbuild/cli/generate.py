@@ -43,12 +43,13 @@ def generate(
     from trtbuild.console import print_json
     from trtbuild_client import Client
     from trtbuild_client.readiness import wait_until_ready
+    from trtbuild_client.text import utf8
     from trtbuild_client.workers import run_interruptibly
 
     reached = reach(given)
     options, tensors = split(parameters, stop_words=stop_words, **given)
     if prompt == "-":
-        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+        prompt = utf8(sys.stdin.buffer.read(), "standard input")
     with Client(url, model, timeout_s=timeout_s, **reached) as client:
         if wait_s is not None:
             wait_until_ready(client.check_ready, wait_s)

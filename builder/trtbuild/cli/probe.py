@@ -54,11 +54,12 @@ def probe(
     from trtbuild_client.probing import run
     from trtbuild_client.readiness import wait_until_ready
     from trtbuild_client.report import failure
+    from trtbuild_client.text import utf8
     from trtbuild_client.thresholds import complaint
 
     reached, wanted = reach(given), beside(given)
     options, tensors = split(parameters, **given)
-    lines = prompt_file.read_text("utf-8", "surrogateescape").splitlines() if prompt_file else [prompt]
+    lines = utf8(prompt_file.read_bytes(), str(prompt_file)).splitlines() if prompt_file else [prompt]
     plan = Probe(
         requests=requests,
         concurrency=concurrency,

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from trtbuild_client.connection import Connection
-from trtbuild_client.errors import ClientError, ConnectError, ModelNotFound, NotReady
+from trtbuild_client.errors import ClientError, ConnectError, ModelNotFound, NotReady, ServerError
 from trtbuild_client.faults import models_hint, translate, unreachable
 from trtbuild_client.load.http2 import Http2
 from trtbuild_client.load.model_messages import model_policy, tensor_specs
 from trtbuild_client.load.outcomes import Outcome
-from trtbuild_client.load.protowire import field, fields
+from trtbuild_client.load.protowire import WireError, field, fields
 from trtbuild_client.wire import ModelInfo, TensorSpec
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -112,7 +112,17 @@ def model_info_through(call: Callable[[str, bytes], bytes], model: str, where: s
 
     Raises:
         NotReady: server or model are not.
+        ServerError: it answers with what is no description of a model.
     """
+    try:
+        return _described(call, model, where)
+    except (WireError, UnicodeDecodeError) as error:
+        raise ServerError(
+            f"{where} describes model '{model}' in an unknown way ({error})", hint="Is this the gRPC port of Triton?"
+        ) from error
+
+
+def _described(call: Callable[[str, bytes], bytes], model: str, where: str) -> ModelInfo:
     named = field(1, model)
     if dict(fields(call("ServerReady", b""))).get(1) != 1:
         raise NotReady(f"server {where} is not ready", hint="Models are loading, or one failed to load.")

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trtbuild_client.counts import MOST
 from trtbuild_client.load.outcomes import COUNTED_BY, Mark, Outcome
 from trtbuild_client.load.table import NONE, RecordTable
 
@@ -124,6 +125,11 @@ class Exchange:
         """End; only the first end counts. The request's own id is taken out of the text, so that equal errors are equal."""
         if self.outcome is not None:
             return
+        if outcome is Outcome.OK and sum(self.event_tokens) > MOST:
+            outcome, error = (
+                Outcome.BAD_EVENT,
+                f"{sum(self.event_tokens)} tokens in one answer, at most {MOST} are counted",
+            )
         error = None if error is None else _without_id(error, self.job.number)
         self.outcome, self.end_ns, self.error, self.status = outcome, now_ns, error, status
         self.on_end(self)
@@ -138,7 +144,7 @@ class Exchange:
     def record(self, table: RecordTable) -> None:
         """Put it into the table."""
         assert self.outcome is not None
-        counted = sum(self.event_tokens)
+        counted = min(sum(self.event_tokens), MOST)
         counted_by = _BY_SERVER if self.has_counts and not self.has_uncounted else _BY_EVENTS
         if self.output_tokens != NONE:  # the usage of an OpenAI server
             counted_by = COUNTED_BY.index("usage")

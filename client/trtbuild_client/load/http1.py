@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 _MAX_HEAD_BYTES = 1 << 16
+#: RFC 9110, sections 15 and 8.6; a length of more digits would be one that never ends.
+_STATUS, _LENGTH = re.compile(r"[0-9]{3}"), re.compile(r"[0-9]{1,18}")
 #: Longest chunk, event, or body that is not streamed; one that never ends must not fill the memory.
 MAX_BYTES = 1 << 26
 
@@ -69,7 +73,7 @@ class Response:
             lines = data[:end].decode("latin-1").split("\r\n")
             data = data[end + 4 :]
             parts = lines[0].split(" ", 2)
-            if not parts[0].startswith("HTTP/1.") or len(parts) < 2 or not parts[1].isdigit():
+            if not parts[0].startswith("HTTP/1.") or len(parts) < 2 or not _STATUS.fullmatch(parts[1]):
                 raise Http1Error(f"a response that begins with {lines[0][:60]!r}")
             if 100 <= int(parts[1]) < 200:  # an interim response; the real one follows
                 continue
@@ -83,7 +87,7 @@ class Response:
         self.keeps_connection = "close" not in connection and (parts[0] != "HTTP/1.0" or "keep-alive" in connection)
         if "chunked" in self.headers.get("transfer-encoding", "").lower():
             self._chunk = 0
-        elif self.headers.get("content-length", "").isdigit():
+        elif _LENGTH.fullmatch(self.headers.get("content-length", "")):
             self._length = int(self.headers["content-length"])
             self.is_complete = self._length == 0
         elif self.status in (204, 304):

@@ -268,23 +268,23 @@ class Http2:
         if stream is None:
             return
         if b":status" in headers:
-            stream.http_status = int(headers[b":status"])
+            stream.http_status = _digits(headers[b":status"]) or 0
         if flags & END_STREAM:
             del self.streams[number]
             self._end(stream, headers, now_ns)
 
     def _end(self, stream: Stream, headers: dict[bytes, bytes], now_ns: int) -> None:
-        status = headers.get(b"grpc-status")
-        if status is None or not status.isdigit():
+        status = _digits(headers.get(b"grpc-status", b""))
+        if status is None:
             http = stream.http_status
             outcome = Outcome.PROTOCOL_ERROR if http == 200 else Outcome.HTTP_STATUS
             stream.handler.broken(outcome, now_ns, f"HTTP status {http}, no gRPC status", http)
             return
         text = percent_decoded(headers.get(b"grpc-message", b""))
-        if status == b"0" and stream.rest:
+        if not status and stream.rest:
             stream.handler.broken(Outcome.PROTOCOL_ERROR, now_ns, "the stream ended within a message", 0)
             return
-        stream.handler.trailers(int(status), text, now_ns)
+        stream.handler.trailers(status, text, now_ns)
 
     def _on_reset(self, flags: int, number: int, payload: bytes, now_ns: int) -> None:
         code = int(_U32.unpack(payload)[0])
@@ -360,3 +360,8 @@ _ACTIONS = {
     WINDOW_UPDATE: Http2._on_window,
     CONTINUATION: Http2._on_continuation,
 }
+
+
+def _digits(text: bytes) -> int | None:
+    """Return the status that a header says, None where it is no number of nine digits at most."""
+    return int(text) if text.isdigit() and len(text) <= 9 else None

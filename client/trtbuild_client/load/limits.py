@@ -12,6 +12,8 @@ from trtbuild_client.http_transport import HttpTransport
 from trtbuild_client.wire import ModelInfo
 
 _TIMEOUT_S = 10.0
+#: More of them are no length of a sequence.
+_DIGITS = 18
 #: The parameter with which trtbuild's preprocessing model refuses prompts (model_repo_templates/common/preprocessing).
 _PARAMETER = "max_seq_len"
 
@@ -40,8 +42,8 @@ def of_triton(ask: Callable[[str], ModelInfo], model: str) -> int | None:
 
 def smallest(parameters: Iterable[Mapping[str, str]]) -> int | None:
     """Return the smallest `max_seq_len` among parameters of configurations, None where none has one."""
-    lengths = [each[_PARAMETER] for each in parameters if each.get(_PARAMETER, "").isdecimal()]
-    return min((int(each) for each in lengths), default=None)
+    texts = [each[_PARAMETER] for each in parameters if each.get(_PARAMETER, "").isdecimal()]
+    return min((int(each) for each in texts if len(each) <= _DIGITS), default=None)
 
 
 def of_openai(server: Connection, base: str, model: str) -> int | None:
@@ -64,7 +66,7 @@ def of_openai(server: Connection, base: str, model: str) -> int | None:
         )
     try:
         document: Any = json.loads(text) if status == 200 else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     models = document.get("data") if isinstance(document, dict) else None
     entries = [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []

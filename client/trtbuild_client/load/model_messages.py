@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtbuild_client.load.protowire import fields, integers, signed
+from trtbuild_client.load.protowire import WireError, fields, integers, signed
 
 
 def tensor_specs(message: bytes, number: int) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return (name, data type, shape) of the tensors in a ModelMetadataResponse: number 4 for inputs, 5 for outputs."""
+    """Return (name, data type, shape) of the tensors in a ModelMetadataResponse: number 4 for inputs, 5 for outputs.
+
+    Raises:
+        WireError, UnicodeDecodeError: it is none.
+    """
     found = []
     for each, value in fields(message):
         if each == number and isinstance(value, bytes):
@@ -31,7 +35,11 @@ def tensor_specs(message: bytes, number: int) -> list[tuple[str, str, tuple[int,
 
 
 def model_policy(message: bytes) -> Mapping[str, Any]:
-    """Return max_batch_size, is_decoupled, optional inputs, steps of the ensemble and parameters from a ModelConfigResponse."""
+    """Return max_batch_size, is_decoupled, optional inputs, steps of the ensemble and parameters from a ModelConfigResponse.
+
+    Raises:
+        WireError, UnicodeDecodeError: it is none.
+    """
     policy: dict[str, Any] = {
         "max_batch_size": 0,
         "is_decoupled": False,
@@ -40,14 +48,16 @@ def model_policy(message: bytes) -> Mapping[str, Any]:
         "parameters": {},
     }
     config = next((value for number, value in fields(message) if number == 1), b"")
-    assert isinstance(config, bytes)
+    if not isinstance(config, bytes):
+        raise WireError("a configuration that is no message")
     for number, value in fields(config):
         if number == 4 and isinstance(value, int):
             policy["max_batch_size"] = signed(value)
         elif number == 5 and isinstance(value, bytes):
             parts = dict(fields(value))
-            if parts.get(8) == 1 and isinstance(parts[1], bytes):
-                policy["optional"].add(parts[1].decode())
+            name = parts.get(1, b"")
+            if parts.get(8) == 1 and isinstance(name, bytes):
+                policy["optional"].add(name.decode())
         elif number == 14 and isinstance(value, bytes):
             entry = dict(fields(value))
             name, content = entry.get(1, b""), entry.get(2, b"")

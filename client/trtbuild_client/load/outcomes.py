@@ -32,7 +32,7 @@ class Outcome(IntEnum):
     ERROR_IN_200 = 9
     #: What came is not what the protocol allows.
     PROTOCOL_ERROR = 10
-    #: An event that is no JSON, or not of a known kind.
+    #: An event that is no JSON, a field or a tensor of another type than it should have, or an answer that ends without ever having been one.
     BAD_EVENT = 11
     #: No token within the deadline of the first one.
     TIMEOUT_FIRST_TOKEN = 12

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from trtbuild_client.counts import count
+from trtbuild_client.errors import ServerError
 from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.http1 import MAX_BYTES, Events, Http1Error, Response
+from trtbuild_client.load.json_answers import (
+    Completion,
+    Generated,
+    Part,
+    Reader,
+    Usage,
+    error_text,
+    quoted,
+)
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.table import NONE
+from trtbuild_client.text import encoded
 
 _DONE = b"[DONE]"
-#: Of what came, at most so much is quoted.
-_QUOTED_BYTES = 200
 
 
 class HttpExchange(Exchange):
@@ -22,6 +31,9 @@ class HttpExchange(Exchange):
     Attributes:
         is_read: the whole response has come: the connection is free.
     """
+
+    #: Of one event, or of the whole body.
+    READER: ClassVar[Reader[Any]]
 
     __slots__ = ("_body", "_body_bytes", "_events", "_is_stream", "_response", "is_read", "on_late")
 
@@ -70,8 +82,12 @@ class HttpExchange(Exchange):
             self._complete(now_ns)
         self.end(outcome, now_ns, text)
 
-    def take_event(self, event: Any, now_ns: int) -> None:
-        """Take one event of a stream, or the body of an answer that is not streamed."""
+    def take_event(self, event: Any, raw: bytes, now_ns: int) -> None:
+        """Take one event of a stream, or the body of an answer that is not streamed: as `READER` gives it, and as it came.
+
+        Raises:
+            ServerError: it is none of this API.
+        """
         raise NotImplementedError
 
     def stream_ended(self, now_ns: int) -> None:
@@ -89,12 +105,12 @@ class HttpExchange(Exchange):
         status = self._response.status
         body = b"".join(self._body)
         if status != 200:
-            self.end(Outcome.HTTP_STATUS, now_ns, f"HTTP status {status}: {_quote(body)}", status)
+            self.end(Outcome.HTTP_STATUS, now_ns, f"HTTP status {status}: {quoted(body)}", status)
         elif not self._is_stream:
             self._take(body, now_ns)
             self.finish(now_ns)
         elif self._events.rest.strip():
-            self.end(Outcome.TRUNCATED, now_ns, f"the stream ended within an event: {_quote(self._events.rest)}")
+            self.end(Outcome.TRUNCATED, now_ns, f"the stream ended within an event: {quoted(self._events.rest)}")
         else:
             self.stream_ended(now_ns)
 
@@ -109,25 +125,22 @@ class HttpExchange(Exchange):
                 self.on_late(self, Mark.LATE_DATA)
             return
         try:
-            # Triton writes the bytes of a text as they are, UTF-8 or not.
-            text = raw.decode("utf-8", "surrogateescape")
-            event = json.loads(text)
-        except ValueError as error:
-            self.end(Outcome.BAD_EVENT, now_ns, f"an event that is no JSON ({error}): {_quote(raw)}")
-            return
-        if not isinstance(event, dict):
-            self.end(Outcome.BAD_EVENT, now_ns, f"an event that is no JSON object: {_quote(raw)}")
-            return
-        problem = event.get("error")
-        if problem:
-            said = problem.get("message", problem) if isinstance(problem, dict) else problem
-            self.end(Outcome.ERROR_IN_200, now_ns, f"an error with HTTP status 200: {str(said)[:_QUOTED_BYTES]}")
-            return
-        self.take_event(event, now_ns)
+            event = self.READER.read(raw)
+            if event.error:
+                self._refused(event.error, event.code, raw, now_ns)
+            else:
+                self.take_event(event, raw, now_ns)
+        except ServerError as error:
+            self.end(Outcome.BAD_EVENT, now_ns, error.message)
+
+    def _refused(self, said: Any, code: Any, raw: bytes, now_ns: int) -> None:
+        self.end(Outcome.ERROR_IN_200, now_ns, f"an error with HTTP status 200: {error_text(said, code, raw)}")
 
 
 class OpenAiExchange(HttpExchange):
     """A request to /v1/chat/completions or /v1/completions; which of them is seen from what each event holds."""
+
+    READER = Reader(Completion)
 
     __slots__ = ("_is_finished",)
 
@@ -137,28 +150,41 @@ class OpenAiExchange(HttpExchange):
         super().__init__(job, due_ns, on_end, on_late)
         self._is_finished = False
 
-    def take_event(self, event: Any, now_ns: int) -> None:
+    def take_event(self, event: Completion, raw: bytes, now_ns: int) -> None:
         """Take a chunk, or a whole completion."""
         text = reasoning = ""
-        choices = event.get("choices") or []
-        for choice in choices[:1]:
-            part = choice.get("delta") or choice.get("message") or {}
-            reasoning = part.get("reasoning_content") or part.get("reasoning") or ""
-            text = part.get("content") or choice.get("text") or _calls(part)
-            self._is_finished |= choice.get("finish_reason") is not None
-        count = None
-        usage = event.get("usage")
-        if usage:
-            total = usage.get("completion_tokens")
+        choices = event.choices
+        if choices:
+            choice = choices[0]
+            part = choice.delta or choice.message
+            text = choice.text or ""
+            if part is not None:
+                reasoning = part.reasoning_content or part.reasoning or ""
+                text = part.content or text or _calls(part)
+            self._is_finished |= choice.finish_reason is not None
+        elif event.object == "error" or (choices is None and event.message is not None):
+            self._refused(event.message, event.code, raw, now_ns)
+            return
+        tokens = None
+        usage = event.usage
+        if usage is not None:
+            total = usage.completion_tokens
             if total is not None:
                 self.output_tokens = total
                 if choices:  # counted with every chunk
-                    count = total - sum(self.event_tokens)
-            _extras(usage, self.extras)
-        if text or reasoning or count:
-            self.arrived(now_ns, count, (reasoning + text).encode("utf-8", "surrogateescape"))
+                    tokens = total - sum(self.event_tokens)
+            _take_extras(usage, self.extras)
+        if text or reasoning or tokens:
+            self.arrived(now_ns, tokens, encoded(reasoning + text))
         if text and self.first_content_ns == NONE:
             self.first_content_ns = now_ns
+
+    def finish(self, now_ns: int) -> None:
+        """End well, if there was an answer at all: text, tokens in a choice, or a reason to finish without any."""
+        if self._is_finished or self.text or self.event_ns:
+            super().finish(now_ns)
+        else:
+            self.end(Outcome.BAD_EVENT, now_ns, "an answer without text or reason to finish")
 
     def stream_ended(self, now_ns: int) -> None:
         """Take the end of the body where [DONE] should have been before."""
@@ -173,48 +199,72 @@ class OpenAiExchange(HttpExchange):
 class GenerateExchange(HttpExchange):
     """A request to Triton's generate or generate_stream; the end of the body is the end of the answer."""
 
-    __slots__ = ()
+    READER = Reader(Generated)
 
-    def take_event(self, event: Any, now_ns: int) -> None:
+    __slots__ = ("_has_output", "_is_odd")
+
+    def __init__(
+        self, job: Job, due_ns: int, on_end: Callable[[Exchange], None], on_late: Callable[[Exchange, Mark], None]
+    ) -> None:
+        super().__init__(job, due_ns, on_end, on_late)
+        self._has_output = False
+        self._is_odd = False
+
+    def take_event(self, event: Generated, raw: bytes, now_ns: int) -> None:
         """Take one response."""
-        text = event.get("text_output")
-        count = event.get("num_output_tokens")
-        for name, column in _GENERATE_COLUMNS.items():
-            if isinstance(event.get(name), int):
-                self.extras[column] = event[name]
-        raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else b""
-        self.arrived(now_ns, count if isinstance(count, int) else None, raw)
+        text, said = event.text_output, event.num_output_tokens
+        tokens = count("num_output_tokens", said) if isinstance(said, str) else said
+        if text is None and tokens is None:
+            self._is_odd = True
+        else:
+            self._has_output = True
+        for name, column in _GENERATE_COLUMNS:
+            value = getattr(event, name)
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                self.extras[column] = value
+            elif value.isdigit():  # else "None": not measured
+                self.extras[column] = count(name, value)
+        if isinstance(text, list):  # one text for each beam
+            text = text[0] if text else ""
+        self.arrived(now_ns, tokens, encoded(text) if text else b"")
+
+    def finish(self, now_ns: int) -> None:
+        """End well, unless all that came was something else; a stream without any event is an answer without tokens."""
+        if self._is_odd and not self._has_output:
+            self.end(Outcome.BAD_EVENT, now_ns, "an answer without text_output or num_output_tokens")
+        else:
+            super().finish(now_ns)
 
     def stream_ended(self, now_ns: int) -> None:
         """End well."""
         self.finish(now_ns)
 
 
-_GENERATE_COLUMNS = {
-    "num_input_tokens": "input_tokens",
-    "kv_cache_reused_blocks": "reused_blocks",
-    "kv_cache_alloc_total_blocks": "total_blocks",
-    "total_draft_tokens": "draft_tokens",
-    "total_accepted_draft_tokens": "accepted_draft_tokens",
-}
+_GENERATE_COLUMNS = (
+    ("num_input_tokens", "input_tokens"),
+    ("kv_cache_reused_blocks", "reused_blocks"),
+    ("kv_cache_alloc_total_blocks", "total_blocks"),
+    ("total_draft_tokens", "draft_tokens"),
+    ("total_accepted_draft_tokens", "accepted_draft_tokens"),
+)
 
 
-def _calls(part: Mapping[str, Any]) -> str:
+def _calls(part: Part) -> str:
     """Return the text of tool calls: tokens, too."""
-    return "".join(str((each.get("function") or {}).get("arguments") or "") for each in part.get("tool_calls") or ())
+    functions = (call.function for call in part.tool_calls or ())
+    return "".join(each.arguments for each in functions if each is not None and each.arguments)
 
 
-def _extras(usage: Mapping[str, Any], extras: dict[str, int]) -> None:
+def _take_extras(usage: Usage, extras: dict[str, int]) -> None:
     """Take what a usage object says of the prompt and of draft tokens (OpenAI's prediction tokens)."""
-    if usage.get("prompt_tokens") is not None:
-        extras["input_tokens"] = usage["prompt_tokens"]
-    details = usage.get("completion_tokens_details") or {}
-    accepted, rejected = details.get("accepted_prediction_tokens"), details.get("rejected_prediction_tokens")
-    if accepted is not None:
-        extras["accepted_draft_tokens"] = accepted
-        if rejected is not None:
-            extras["draft_tokens"] = accepted + rejected
-
-
-def _quote(raw: bytes) -> str:
-    return raw[:_QUOTED_BYTES].decode("utf-8", "replace")
+    if usage.prompt_tokens is not None:
+        extras["input_tokens"] = usage.prompt_tokens
+    details = usage.completion_tokens_details
+    if details is None or details.accepted_prediction_tokens is None:
+        return
+    extras["accepted_draft_tokens"] = details.accepted_prediction_tokens
+    if details.rejected_prediction_tokens is not None:
+        drafted = details.accepted_prediction_tokens + details.rejected_prediction_tokens
+        extras["draft_tokens"] = count("usage.completion_tokens_details (accepted and rejected)", drafted)

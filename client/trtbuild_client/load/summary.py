@@ -216,7 +216,8 @@ def _rates(view: View, tokens: dict[str, Any], duration_s: float | None) -> dict
 def _tokens(view: View) -> dict[str, Any]:
     output, wanted = int(view.column("output_tokens").sum()), int(view.column("max_tokens").sum())
     known = view.known("input_tokens")
-    counted = Counter(view.column("counted_by").tolist())
+    # An answer without any event says nothing of who counts tokens.
+    counted = Counter(view.column("counted_by")[view.column("output_tokens") > 0].tolist())
     draft, accepted = view.known("draft_tokens"), view.known("accepted_draft_tokens")
     return {
         "output": output,

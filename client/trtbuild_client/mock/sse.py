@@ -31,8 +31,8 @@ class Format(Protocol):
     def ending(self, entry: Entry | None) -> list[Any]:
         """Return the events that say that the answer is complete; texts are sent as they are."""
 
-    def whole(self, pieces: Sequence[Piece], entry: Entry) -> Any:
-        """Return the answer as one document."""
+    def whole(self, pieces: Sequence[Piece], entry: Entry | None) -> Any:
+        """Return the answer as one document; `entry` is None for one without tokens."""
 
     def error(self, text: str, status: int) -> Any:
         """Return an error as one document."""
@@ -109,10 +109,7 @@ class WholeSink:
 
     def finish(self, *, times: int) -> None:
         """Send the document."""
-        if self._entry is None:
-            self._connection.answer_json(200, self._form.error(_MANY, 200))
-        else:
-            self._connection.answer_json(200, self._form.whole(self._pieces, self._entry))
+        self._connection.answer_json(200, self._form.whole(self._pieces, self._entry))
 
     def fail(self, failure: Failure) -> None:
         """Send the error."""
@@ -146,9 +143,9 @@ class TritonFormat:
         """Return nothing: the end of the body is the end."""
         return []
 
-    def whole(self, pieces: Sequence[Piece], entry: Entry) -> Any:
-        """Return the only response; several are an error with status 200."""
-        if len(pieces) != 1:
+    def whole(self, pieces: Sequence[Piece], entry: Entry | None) -> Any:
+        """Return the only response; none, or several, are an error with status 200."""
+        if entry is None or len(pieces) != 1:
             return {"error": _MANY}
         return self._document(self._outputs.of(pieces[0], has_end=True, entry=entry))
 
@@ -188,16 +185,21 @@ class OpenAiFormat:
         return [{**self._chunk, "choices": [choice]}]
 
     def ending(self, entry: Entry | None) -> list[Any]:
-        """Return the counts if they are wanted, and [DONE]."""
-        usage = [{**self._chunk, "choices": [], "usage": _usage(entry)}] if self._has_usage and entry else []
+        """Return the counts if they are wanted, and [DONE]; before them the reason to finish, where there was no token to carry it."""
+        if entry is None:
+            part: dict[str, Any] = {"delta": {"role": "assistant", "content": ""}} if self._is_chat else {"text": ""}
+            return [{**self._chunk, "choices": [{"index": 0, **part, "finish_reason": "stop"}]}, "[DONE]"]
+        usage = [{**self._chunk, "choices": [], "usage": _usage(entry)}] if self._has_usage else []
         return [*usage, "[DONE]"]
 
-    def whole(self, pieces: Sequence[Piece], entry: Entry) -> Any:
+    def whole(self, pieces: Sequence[Piece], entry: Entry | None) -> Any:
         """Return the answer."""
         text = _text(b"".join(piece.text for piece in pieces))
         choice: dict[str, Any] = (
             {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
         )
+        if entry is None:
+            return {**self._whole, "choices": [{"index": 0, **choice, "finish_reason": "stop"}]}
         return {**self._whole, "choices": [{"index": 0, **choice, "finish_reason": "length"}], "usage": _usage(entry)}
 
     def error(self, text: str, status: int) -> Any:

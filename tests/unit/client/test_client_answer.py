@@ -115,7 +115,12 @@ def test_an_answer_of_max_tokens_ended_because_of_its_length(triton: FakeTriton,
 
 @pytest.mark.parametrize(
     ("messages", "reason"),
-    [([end()], None), ([data("", num_output_tokens=int32(0)), end()], "stop"), ([], None)],
+    [
+        ([end()], "stop"),
+        ([data("", num_output_tokens=int32(0)), end()], "stop"),
+        ([data(""), end()], None),
+        ([], "stop"),
+    ],
 )
 def test_an_empty_answer_is_an_answer(
     triton: FakeTriton, connect: Connect, messages: list[Any], reason: str | None
@@ -126,6 +131,7 @@ def test_an_empty_answer_is_an_answer(
     generation = stream.generation
     assert (generation.text, generation.num_output_tokens, generation.record.outcome) == ("", 0, "ok")
     assert generation.finish_reason == reason
+    assert generation.record.counted_by == ("server" if reason else "chunks")  # texts that are empty may be tokens
     assert generation.to_json()["ttft_ns"] is None
 
 

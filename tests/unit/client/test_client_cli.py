@@ -59,6 +59,18 @@ def test_generate_reads_the_prompt_from_standard_input(
     assert triton.inputs()["text_input"][2][4:] == "Яблоко\n".encode()
 
 
+def test_a_prompt_that_is_no_utf8_is_refused(
+    triton: FakeTriton, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9")))
+    assert run(["generate", "-", "--url", triton.address]) == 2
+    assert "standard input is no UTF-8: byte 3 is 0xe9" in capsys.readouterr().err
+    (tmp_path / "prompts.txt").write_bytes(b"caf\xe9\n")
+    assert run(["probe", "--prompt-file", str(tmp_path / "prompts.txt"), "--url", triton.address]) == 2
+    assert "prompts.txt is no UTF-8: byte 3 is 0xe9" in capsys.readouterr().err
+    assert triton.received == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -68,6 +68,24 @@ def test_a_completion_has_text_reason_and_the_counts_of_the_server(gateway: Runn
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 20, 23)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_no_tokens_has_the_usage_that_is_known(triton: Triton, tokenizer_dir: Path, stream: bool) -> None:
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
+
+    def usage(*messages: Any, tokenizer: Path | None = None) -> tuple[int, int] | None:
+        triton.answer(*messages)
+        with running(triton.address, tokenizer_dir=tokenizer) as gateway, gateway.openai() as client:
+            answer: Any = client.completions.create(
+                model="ensemble", prompt="x", max_tokens=20, stream=stream, **options
+            )
+            *_, last = answer if stream else [answer]
+        return last.usage and (last.usage.prompt_tokens, last.usage.completion_tokens)
+
+    assert usage(data("", num_output_tokens=int32(0), num_input_tokens=int32(5)), end()) == (5, 0)
+    assert usage(end(), tokenizer=tokenizer_dir) == (1, 0)
+    assert usage(end()) is None  # the answer is known to be empty, but nobody counted the prompt
+
+
 def test_a_completion_that_names_no_length_gets_16_tokens(gateway: Running) -> None:
     with gateway.openai() as client:
         assert client.completions.create(model="ensemble", prompt="x").choices[0].text == said(16)

@@ -158,6 +158,12 @@ def test_the_window_is_opened_again_after_much_has_come() -> None:
             Outcome.HTTP_STATUS,
             "HTTP status 503",
         ),
+        (frame(HEADERS, END_HEADERS | END_STREAM, 1, encode([(b":status", b"2x0")])), Outcome.HTTP_STATUS, "HTTP status 0, no gRPC status"),
+        (
+            frame(HEADERS, END_HEADERS | END_STREAM, 1, encode([(b":status", b"200"), (b"grpc-status", b"9" * 5000)])),
+            Outcome.PROTOCOL_ERROR,
+            "no gRPC status",
+        ),
         (
             frame(HEADERS, END_HEADERS, 1, _HEAD) + frame(DATA, 0, 1, message(b"cut")[:6])
             + frame(HEADERS, END_HEADERS | END_STREAM, 1, _OK),

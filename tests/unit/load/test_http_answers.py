@@ -97,7 +97,23 @@ def test_a_body_with_a_length_ends_there() -> None:
     assert response.is_complete and not response.keeps_connection
 
 
-@pytest.mark.parametrize("data", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", head() + b"xyz\r\nabc\r\n"])
+@pytest.mark.parametrize("length", ["\xb2", "9" * 5000, "-1", "x"])
+def test_a_length_that_is_none_is_as_if_it_were_not_there(length: str) -> None:
+    response = Response()
+    assert response.feed(f"HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\nabc".encode("latin-1")) == b"abc"
+    assert response.ends_with_connection and not response.is_complete
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 \xb200 OK\r\n\r\n",
+        b"HTTP/1.1 20000 OK\r\n\r\n",
+        head() + b"xyz\r\nabc\r\n",
+    ],
+)
 def test_what_is_no_http_is_refused(data: bytes) -> None:
     with pytest.raises(Http1Error):
         Response().feed(data)
@@ -183,7 +199,7 @@ _LAST = {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}
         ([_TOKEN, {"error": "overloaded"}], False, Outcome.ERROR_IN_200, Mark(0)),
         ([_TOKEN, [1]], True, Outcome.BAD_EVENT, Mark(0)),
         ([_TOKEN, b"{"], True, Outcome.BAD_EVENT, Mark(0)),
-        ([], True, Outcome.OK, Mark.EMPTY),
+        ([], True, Outcome.BAD_EVENT, Mark(0)),
         ([_LAST, b"[DONE]"], True, Outcome.OK, Mark.DUPLICATE_FINAL),
         ([_LAST, b"[DONE]", _TOKEN], False, Outcome.OK, Mark.LATE_DATA),
         ([b'{"choices":[{"text":"\xe5\xae","finish_reason":"stop"}]}'], True, Outcome.OK, Mark.INVALID_UTF8),

@@ -16,7 +16,8 @@ from trtbuild_client.load.model_messages import model_policy, tensor_specs
 from trtbuild_client.load.outcomes import Mark, Outcome
 from trtbuild_client.load.protowire import WireError, fields, read_varint, varint
 from trtbuild_client.load.template import Template
-from trtbuild_client.load.triton import Reply, TritonExchange, split
+from trtbuild_client.load.triton import TritonExchange
+from trtbuild_client.load.triton_reply import Reply, split
 from trtbuild_client.wire import Tensor
 
 
