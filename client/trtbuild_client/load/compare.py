@@ -123,7 +123,7 @@ def compare(
         )
     if a.summary["load"].get("kind") == b.summary["load"].get("kind") == "closed":
         sizes = [int(view.ok.sum()) for view in views]
-        if min(sizes) >= needed_for_interval(0.5, confidence):
+        if min(sizes) >= needed_for_interval(0.5, confidence) and all(_took(view) > 0 for view in views):
             rates = [_token_rate(view) for view in views]
             drawn = [_rates(view, resamples, random) for view in views]
             found.append(
@@ -222,20 +222,27 @@ def _point(metric: Values, q: float) -> float:
     return float(np.percentile(metric.values, q))
 
 
+def _took(view: View) -> float:
+    """Return the nanoseconds from the first request due to the last end."""
+    return float(view.column("end_ns").max() - view.column("due_ns").min())
+
+
 def _token_rate(view: View) -> float:
-    span = view.column("end_ns").max() - view.column("due_ns").min()
-    return float(view.column("output_tokens").sum() * 1e9 / span)
+    return float(view.column("output_tokens").sum() * 1e9 / _took(view))
 
 
 def _rates(view: View, resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
     """Return tokens per second of each resample: of a closed loop, tokens over the time that requests took, times those in flight."""
     tokens = view.column("output_tokens").astype(np.float64)
     spans = (view.column("end_ns") - view.column("due_ns")).astype(np.float64)
-    in_flight = spans.sum() / float(view.column("end_ns").max() - view.column("due_ns").min())
+    in_flight = spans.sum() / _took(view)
     found = np.empty(resamples)
     for index in range(resamples):
         weights = _weights(len(tokens), random)
-        found[index] = in_flight * 1e9 * (weights @ tokens) / (weights @ spans)
+        took = weights @ spans
+        found[index] = (
+            in_flight * 1e9 * (weights @ tokens) / took if took else np.nan
+        )  # all that were drawn took no time
     return found
 
 
