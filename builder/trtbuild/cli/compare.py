@@ -11,6 +11,7 @@ from trtbuild.cli.options import common, json_output
 
 if TYPE_CHECKING:
     from trtbuild_client.load.compare import Verdicts
+    from trtbuild_client.load.result import Stored
 
 _FILE = click.Path(path_type=Path)
 
@@ -82,7 +83,10 @@ def compare(
             )
     judged = [judge(*pair, least_effect=least_effect) for pair in matched]
     verdicts = [
-        (pair[0].label, replace(each, reasons=(*(f"different work: {what}" for what in found), *each.reasons)))
+        (
+            pair[0].label,
+            replace(each, reasons=(*_notes(*pair), *(f"different work: {what}" for what in found), *each.reasons)),
+        )
         for pair, found, each in zip(matched, different, judged, strict=True)
     ]
     if as_json:
@@ -94,6 +98,11 @@ def compare(
     failed = [(label, each.verdict) for label, each in verdicts if each.verdict in bad]
     if failed:
         raise CheckFailed(f"{failed[0][0]}: {failed[0][1]}", hint="See the intervals above.")
+
+
+def _notes(a: Stored, b: Stored) -> list[str]:
+    """Return what a reader should know of how two runs were matched."""
+    return [] if a.label == b.label else [f"matched as the only runs: '{a.label}' and '{b.label}'"]
 
 
 def _table(label: str, verdicts: Verdicts) -> object:

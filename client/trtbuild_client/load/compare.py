@@ -7,6 +7,7 @@ Romano 1992; length n^(1/3) as in Hall, Horowitz and Jing, Biometrika 82, 1995).
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -247,8 +248,11 @@ def _rates(view: View, resamples: int, random: np.random.Generator) -> NDArray[n
 
 
 def pairs(a: Sequence[Stored], b: Sequence[Stored]) -> list[tuple[Stored, Stored]]:
-    """Return the runs of two results that belong together: those of one label, or the only ones there are."""
+    """Return the runs of two results that belong together, in the order of the first: those of one label, of equal ones the first with
+    the first and so on; or the only ones there are, whatever their labels (see `likeness.differences` for what else must agree)."""
     if len(a) == len(b) == 1:
         return [(a[0], b[0])]
-    by_label = {each.label: each for each in b}
-    return [(each, by_label[each.label]) for each in a if each.label in by_label]
+    waiting: dict[str, deque[Stored]] = {}
+    for each in b:
+        waiting.setdefault(each.label, deque()).append(each)
+    return [(each, waiting[each.label].popleft()) for each in a if waiting.get(each.label)]

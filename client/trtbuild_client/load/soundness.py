@@ -94,7 +94,8 @@ def _below(name: str, least: int) -> tuple[Callable[[Records], _Rows], str]:
 
 def _none_or_within(records: Records, name: str) -> _Rows:
     at = records[name]
-    return (at != NONE) & ((at < records["sent_ns"]) | (at > records["end_ns"]))
+    is_wrong: _Rows = (at != NONE) & ((at < records["sent_ns"]) | (at > records["end_ns"]))
+    return is_wrong
 
 
 def _repeated(values: _Ints) -> _Rows:

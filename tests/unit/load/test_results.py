@@ -369,6 +369,28 @@ def test_runs_that_are_invalid_or_have_nothing_in_common_are_not_compared(tmp_pa
     assert code == 2 and "no run in common" in err
 
 
+def test_runs_of_one_label_are_compared_in_their_order(tmp_path: Path, cli: Cli) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    write(a, document([made(seed=1), made(seed=2, slower=1.5), made(label=2)], endpoint={}, created="now"))
+    write(
+        b, document([made(seed=3), made(label=2), made(seed=4, slower=1.5), made(seed=5)], endpoint={}, created="now")
+    )
+    code, out, _ = cli("compare", a, a, "--json")
+    assert code == 0 and [metric["ratio"] for run in json.loads(out) for metric in run["metrics"]] == [1.0] * 24
+    code, out, _ = cli("compare", a, b, "--json")
+    found = json.loads(out)
+    assert [run["label"] for run in found] == ["concurrency 4", "concurrency 4", "concurrency 2"]
+    assert code == 0 and [run["verdict"] for run in found] == ["cannot tell"] * 3
+
+
+def test_the_only_runs_of_two_results_are_compared_and_their_labels_said(tmp_path: Path, cli: Cli) -> None:
+    a, b = stored(tmp_path / "a", label=4), stored(tmp_path / "b", label=2)
+    code, out, _ = cli("compare", a, b, "--allow-different", "--json")
+    reasons = json.loads(out)[0]["reasons"]
+    assert code == 3 and reasons[0] == "matched as the only runs: 'concurrency 4' and 'concurrency 2'"
+    assert "matched as the only runs" not in cli("compare", a, a)[1]
+
+
 def test_a_line_per_request_says_what_became_of_it(tmp_path: Path) -> None:
     runs = [made(failed=5, requests=50)]
     exports.write_csv(tmp_path / "a.csv", runs)
