@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import SHARE
 
 if TYPE_CHECKING:
     from trtbuild_client.load.compare import Verdicts
@@ -21,7 +22,7 @@ _FILE = click.Path(path_type=Path)
 @click.argument("b", type=_FILE)
 @click.option(
     "--least-effect",
-    type=click.FloatRange(0, 1),
+    type=SHARE,
     default=0.02,
     show_default=True,
     help="Differences below this share are none.",
