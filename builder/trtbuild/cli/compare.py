@@ -72,7 +72,7 @@ def compare(
     for path, run in [(path, run) for pair in matched for path, run in zip((a, b), pair, strict=True)]:
         if not run.is_valid and not allow_invalid:
             raise UsageError(
-                f"{path}, {run.label}: the run is invalid: {'; '.join(run.summary.get('invalid_reasons', ()))}",
+                f"{path}, {run.label}: the run is invalid: {run.invalid_reasons}",
                 hint="Run it again with a client that is not the bottleneck, or say --allow-invalid.",
             )
     different = [differences(*pair) for pair in matched]

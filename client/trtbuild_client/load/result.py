@@ -55,6 +55,11 @@ class Stored:
         return bool(self.summary["valid"])
 
     @property
+    def invalid_reasons(self) -> str:
+        """Why it is not valid, for people."""
+        return "; ".join(self.summary.get("invalid_reasons", ())) or "it does not say why"
+
+    @property
     def is_streamed(self) -> bool:
         """Whether tokens were asked for as they come."""
         return bool(self.summary["load"].get("streamed", True))
@@ -205,6 +210,9 @@ def read(path: Path) -> list[Stored]:
 def _stored(path: Path, value: Any, endpoint: dict[str, Any]) -> Stored:
     for name, kind in (("label", str), ("valid", bool), ("load", dict), ("requests", dict), ("records", dict)):
         _need(path, value, name, kind)
+    reasons = value.get("invalid_reasons", [])
+    if not (isinstance(reasons, list) and all(isinstance(each, str) for each in reasons)):
+        raise ResultError(f"{path}: 'invalid_reasons' is no list of texts", hint="The file is damaged.")
     stored = value["records"]
     listed = _need(path, stored, "columns", dict)
     columns = {name: _numbers(path, listed, name, code) for name, code in COLUMNS.items()}

@@ -108,6 +108,8 @@ def change(path: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
         (lambda value: value["runs"][0]["records"].pop("event_ns"), "lacks the key 'event_ns'"),
         (lambda value: value["runs"][0]["records"]["columns"].pop("due_ns"), "lacks the key 'due_ns'"),
         (lambda value: value["runs"][0].pop("valid"), "lacks the key 'valid'"),
+        (lambda value: value["runs"][0].update(invalid_reasons=5), "'invalid_reasons' is no list of texts"),
+        (lambda value: value["runs"][0].update(invalid_reasons=[5]), "'invalid_reasons' is no list of texts"),
         (lambda value: value.pop("runs"), r"lacks the key 'runs' \(schema version 1\)"),
         (lambda value: value.update(schema_version="1"), "'schema_version' is str, not int"),
         (lambda value: value.update(schema_version=2), "schema version 2"),
@@ -361,6 +363,8 @@ def test_runs_that_are_invalid_or_have_nothing_in_common_are_not_compared(tmp_pa
     a, busy = stored(tmp_path / "a", seed=1), stored(tmp_path / "b", seed=2, busy=True)
     code, _, err = cli("compare", a, busy)
     assert code == 2 and "the run is invalid" in err and "95%" in err
+    silent = change(stored(tmp_path / "d", busy=True), lambda value: value["runs"][0].pop("invalid_reasons"))
+    assert "the run is invalid: it does not say why" in cli("compare", a, silent)[2]
     assert cli("compare", a, busy, "--allow-invalid")[0] == 0
     pairs = [made(label=2), made(label=3)]
     other = tmp_path / "c"
