@@ -81,24 +81,21 @@ def _check_together(given: Mapping[str, Any]) -> None:
         UsageError: an option without another that it needs, or two that exclude each other.
     """
     is_open = bool(given["rates"] or given["ramp"] or given["find_capacity"])
-    for option, is_given, is_used, hint in (
-        (
-            "--find-capacity",
-            given["find_capacity"],
-            given["slo"] is not None,
-            "--slo, such as ttft.p95=500ms,itl.p95=40ms",
-        ),
-        (
-            "--burstiness",
-            given["burstiness"] is not None,
-            given["arrivals"] == "gamma",
-            "--arrivals gamma, whose shape it is",
-        ),
-        ("--speed", given["speed"] is not None, given["path"] is not None, "a trace to replay: --dataset FILE"),
-        ("--arrivals", given["arrivals"] is not None, is_open, "an open loop: --rate, --ramp or --find-capacity"),
-    ):
+    has_turns = given["turns"] > 1 or given["path"] is not None
+    for option, is_given, is_used, needed, hint in (
+        ("--find-capacity", given["find_capacity"], given["slo"] is not None, "--slo",
+            "Say what is to be met: --slo ttft.p95=500ms,itl.p95=40ms."),
+        ("--arrivals", given["arrivals"] is not None, is_open, "an open loop", "Give --rate, --ramp or --find-capacity."),
+        ("--burstiness", given["burstiness"] is not None, given["arrivals"] == "gamma", "--arrivals gamma",
+            "Other arrivals have no shape that could be set."),
+        ("--ramp-up", given["ramp_up_s"] is not None, not is_open, "a closed loop", "For an open loop there is --ramp."),
+        ("--speed", given["speed"] is not None, given["path"] is not None, "a trace", "Give one with --dataset."),
+        ("--think", given["think_s"] is not None, has_turns, "turns to think between", "Give --turns, or conversations as --dataset."),
+        ("--prefix-groups", given["prefix_groups"] > 1, given["prefix_tokens"] > 0, "--prefix-tokens",
+            "Say how many tokens are shared."),
+    ):  # fmt: skip
         if is_given and not is_used:
-            raise UsageError(f"{option} without {hint.partition(',')[0].partition(':')[0]}", hint=f"It needs {hint}.")
+            raise UsageError(f"{option} without {needed}", hint=hint)
     if given["path"] and given["text"]:
         raise UsageError("--dataset and --prompt at once", hint="Give one of them.")
 

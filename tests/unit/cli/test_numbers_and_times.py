@@ -150,12 +150,30 @@ def test_a_timeout_beyond_all_limits_is_refused(cli: Cli, verb: tuple[str, ...])
         (("bench", "--arrivals", "gamma"), "--arrivals without an open loop"),
         (("bench", "--rate", "5", "--speed", "2"), "--speed without a trace"),
         (("bench", "--speed", "1"), "--speed without a trace"),
+        (("bench", "--rate", "5", "--ramp-up", "1s"), "--ramp-up without a closed loop"),
+        (("bench", "--think", "1s"), "--think without turns"),
+        (("bench", "--prefix-groups", "2"), "--prefix-groups without --prefix-tokens"),
         (("mock", "--max-queue", "3"), "max_queue=3 without max_concurrency"),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
     code, out, err = cli(*arguments, *(("--url", "127.0.0.1:1") if arguments[0] == "bench" else ()))
     assert (code, out) == (2, "") and said in err and "hint" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--rate", "5", "--arrivals", "gamma", "--burstiness", "2"),
+        ("--ramp", "1:5", "--duration", "5s", "--arrivals", "constant"),
+        ("--find-capacity", "--slo", "e2e=5s", "--arrivals", "poisson"),
+        ("--ramp-up", "1s"),
+        ("--think", "1s", "--turns", "2"),
+        ("--prefix-groups", "2", "--prefix-tokens", "8"),
+    ],
+)
+def test_options_that_go_together_are_taken(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert cli("bench", *arguments, "--url", "127.0.0.1:1")[0] == 1  # nobody listens there
 
 
 def test_the_speed_of_prompts_without_times_is_refused(tmp_path: Path) -> None:
