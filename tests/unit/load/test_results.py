@@ -164,7 +164,7 @@ def _instant(records: dict[str, Any]) -> None:
         (_setting("turn", 3, -1), "request 3 .* its turn is -1"),
         (_setting("max_tokens", 3, 0), "request 3 .* its max_tokens is 0, and at least 1"),
         (_setting("planned_tokens", 3, -2), "request 3 .* its planned_tokens is -2"),
-        (_setting("outcome", 3, 99), "request 3 .* its outcome 99 is none of 0 to 16"),
+        (_setting("outcome", 3, 99), "request 3 .* its outcome 99 is none of 0 to 17"),
         (_setting("counted_by", 3, 9), "request 3 .* its counted_by 9"),
         (_setting("marks", 3, -1), "request 3 .* its marks is -1"),
         (_setting("output_tokens", 3, -16), "request 3 .* its output_tokens is -16"),
