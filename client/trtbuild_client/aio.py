@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trtbuild_client import arguments, defaults
 from trtbuild_client import batch as batches
-from trtbuild_client import defaults
 from trtbuild_client.aio_stream import AsyncStream
 from trtbuild_client.batch import BatchResult
 from trtbuild_client.chat import ChatTemplate, Message, ServerTemplate, prompt_of, server_template, template_models
@@ -39,7 +39,7 @@ class AsyncClient:
     Connections open with the first request, in the event loop that makes it.
 
     Raises:
-        InvalidRequest: an address, a file or a timeout that cannot be.
+        InvalidRequest: an argument that cannot be, of whatever type it is.
     """
 
     def __init__(
@@ -62,6 +62,8 @@ class AsyncClient:
             url, tls=tls, token=token, headers=headers, keepalive_s=keepalive_s, max_message_bytes=max_message_bytes
         )
         self.address = self._server.address
+        arguments.text("model", model)
+        arguments.of_type("retry", retry, (Retry, type(None)), "a Retry, or None")
         self.model = model
         self._limits = Limits(timeout_s, first_token_timeout_s, between_tokens_timeout_s)
         self._retry = retry or Retry()
@@ -181,7 +183,7 @@ class AsyncClient:
 
     async def batch(
         self,
-        prompts: Sequence[str],
+        prompts: Iterable[str],
         *,
         concurrency: int = defaults.CONCURRENCY,
         tensors: Mapping[str, Any] | None = None,
@@ -191,9 +193,9 @@ class AsyncClient:
         """Return the answers to many prompts in their order; a failure is the result of its own prompt only.
 
         Raises:
-            InvalidRequest: the concurrency cannot be.
+            InvalidRequest: the prompts are no iterable of texts, or the concurrency cannot be.
         """
-        batches.check(prompts, concurrency)
+        listed = batches.checked(prompts, concurrency)
         room = asyncio.Semaphore(concurrency)
 
         async def ask(prompt: str) -> BatchResult:
@@ -203,7 +205,7 @@ class AsyncClient:
                 except ClientError as error:
                     return BatchResult(error=error)
 
-        return list(await asyncio.gather(*(ask(prompt) for prompt in prompts)))
+        return list(await asyncio.gather(*(ask(prompt) for prompt in listed)))
 
     def cancel(self, request_id: str) -> bool:
         """Cancel a running request; return False when there is none of that id."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from trtbuild_client.arguments import of_type, whole
 from trtbuild_client.errors import Cancelled, ClientError, InvalidRequest
 from trtbuild_client.records import Generation
 from trtbuild_client.workers import run_interruptibly
+
+#: Threads or tasks beyond it help nobody, and no system has so many connections.
+MOST_CONCURRENCY = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +41,21 @@ class BatchResult:
         return self.generation.text
 
 
-def check(prompts: Sequence[str], concurrency: int) -> None:
-    """Check what a batch was asked for.
+def checked(prompts: Iterable[str], concurrency: int) -> list[str]:
+    """Return the prompts of a batch.
 
     Raises:
-        InvalidRequest: it cannot be.
+        InvalidRequest: they or the concurrency cannot be.
     """
-    if isinstance(prompts, str):
-        raise InvalidRequest("prompts is one str", hint="Give a list of prompts.")
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise InvalidRequest(f"concurrency={concurrency!r}", hint="It must be an integer of at least 1.")
+    if isinstance(prompts, (str, bytes)):
+        raise InvalidRequest(f"prompts is one {type(prompts).__name__}", hint="Give a list of prompts.")
+    of_type("prompts", prompts, Iterable, "an iterable of str")
+    whole("concurrency", concurrency, 1, MOST_CONCURRENCY)
+    return list(prompts)
 
 
 def work_off(
-    prompts: Sequence[str],
+    prompts: Iterable[str],
     ask: Callable[[str], Generation],
     *,
     concurrency: int,
@@ -62,15 +67,15 @@ def work_off(
         cancel: ends what runs, when the main thread is interrupted.
 
     Raises:
-        InvalidRequest: see `check`.
+        InvalidRequest: see `checked`.
         KeyboardInterrupt: the main thread was interrupted.
     """
-    check(prompts, concurrency)
+    listed = checked(prompts, concurrency)
     waiting: SimpleQueue[int] = SimpleQueue()
-    for index in range(len(prompts)):
+    for index in range(len(listed)):
         waiting.put(index)
     never = BatchResult(error=Cancelled("the request was never sent", hint="The batch ended before its turn."))
-    results = [never] * len(prompts)
+    results = [never] * len(listed)
 
     def work(is_interrupted: threading.Event) -> None:
         while not is_interrupted.is_set():
@@ -79,9 +84,9 @@ def work_off(
             except Empty:
                 return
             try:
-                results[index] = BatchResult(ask(prompts[index]))
+                results[index] = BatchResult(ask(listed[index]))
             except ClientError as error:
                 results[index] = BatchResult(error=error)
 
-    run_interruptibly(work, min(concurrency, len(prompts)), cancel=cancel)
+    run_interruptibly(work, min(concurrency, len(listed)), cancel=cancel)
     return results

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from trtbuild_client import defaults
+from trtbuild_client import arguments, defaults
 from trtbuild_client.batch import BatchResult, work_off
 from trtbuild_client.chat import ChatTemplate, Message, ServerTemplate, prompt_of, server_template, template_models
 from trtbuild_client.connection import Connection, Retry, Tls, connection
@@ -54,7 +54,7 @@ class Client:
         max_message_bytes: longest message in either direction.
 
     Raises:
-        InvalidRequest: an address, a file or a timeout that cannot be.
+        InvalidRequest: an argument that cannot be, of whatever type it is.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class Client:
             url, tls=tls, token=token, headers=headers, keepalive_s=keepalive_s, max_message_bytes=max_message_bytes
         )
         self.address = server.address
+        arguments.text("model", model)
+        arguments.of_type("retry", retry, (Retry, type(None)), "a Retry, or None")
         self.model = model
         self._limits = Limits(timeout_s, first_token_timeout_s, between_tokens_timeout_s)
         self._retry = retry or Retry()
@@ -243,7 +245,7 @@ class Client:
 
     def batch(
         self,
-        prompts: Sequence[str],
+        prompts: Iterable[str],
         *,
         concurrency: int = defaults.CONCURRENCY,
         tensors: Mapping[str, Any] | None = None,
@@ -253,14 +255,14 @@ class Client:
         """Return the answers to many prompts in their order; a failure is the result of its own prompt only.
 
         Args:
-            prompts: one request each.
+            prompts: one request each; all are taken before the first is sent.
             concurrency: requests in flight at once.
             tensors: as in `generate`, for each of them.
             timeout_s: as in `generate`, for each of them.
             **options: see `parameters.Options`.
 
         Raises:
-            InvalidRequest: the concurrency cannot be.
+            InvalidRequest: the prompts are no iterable of texts, or the concurrency cannot be.
             KeyboardInterrupt: the main thread was interrupted; what ran was cancelled.
         """
         return work_off(

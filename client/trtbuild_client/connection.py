@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from trtbuild_client import arguments
 from trtbuild_client.deadlines import seconds
 from trtbuild_client.errors import ClientError, InvalidRequest
 
@@ -43,6 +44,10 @@ class Tls:
     server_name: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("ca", "cert", "key"):
+            arguments.of_type(name, getattr(self, name), (Path, type(None)), "a pathlib.Path, or None")
+        if self.server_name is not None:
+            arguments.text("server_name", self.server_name)
         if (self.cert is None) != (self.key is None):
             raise InvalidRequest("a client certificate needs its key, and the other way round", hint="Give both files.")
 
@@ -67,10 +72,10 @@ class Retry:
     most_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 0 or self.attempts > 100:
-            raise InvalidRequest(f"attempts={self.attempts}", hint="It must be from 0 to 100.")
-        seconds(self.first_s, "first_s")
-        seconds(self.most_s, "most_s")
+        arguments.whole("attempts", self.attempts, 0, 100)
+        for name in ("first_s", "most_s"):
+            arguments.of_type(name, getattr(self, name), (int, float), "a number of seconds")
+            seconds(getattr(self, name), name)
 
     def pause_s(self, attempt: int) -> float:
         """Return the pause before further attempt number `attempt` (0, 1 ...), seconds."""
@@ -108,10 +113,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         seconds(self.keepalive_s, "keepalive_s")
-        if not 0 < self.max_message_bytes <= _MAX_MESSAGE_BYTES:
-            raise InvalidRequest(
-                f"max_message_bytes={self.max_message_bytes}", hint=f"It must be from 1 to {_MAX_MESSAGE_BYTES}."
-            )
+        arguments.whole("max_message_bytes", self.max_message_bytes, 1, _MAX_MESSAGE_BYTES)
         for name, value in self.metadata():
             if not _HEADER_NAME.fullmatch(name) or any(sign in value for sign in "\r\n\0") or not value.isascii():
                 raise InvalidRequest(
@@ -150,8 +152,13 @@ def connection(
         url: HOST:PORT (gRPC), or grpc://, grpcs://, http:// or https:// and HOST:PORT.
 
     Raises:
-        InvalidRequest: the address cannot be, or an encrypted scheme and the lack of `tls` contradict each other.
+        InvalidRequest: the address or another argument cannot be, or an encrypted scheme and the lack of `tls` contradict each other.
     """
+    arguments.text("url", url)
+    arguments.of_type("tls", tls, (Tls, type(None)), "a Tls, or None")
+    arguments.of_type("token", token, (str, type(None)), "str, or None")
+    if headers is not None:
+        arguments.texts("headers", headers)
     scheme, separator, address = url.partition("://")
     scheme, address = (scheme.lower(), address.rstrip("/")) if separator else ("grpcs" if tls else "grpc", url)
     host, _, port = address.rpartition(":")

@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from trtbuild_client import defaults
+from trtbuild_client.arguments import shown
+from trtbuild_client.durations import LONGEST, LONGEST_S
 from trtbuild_client.errors import DeadlineExceeded, InvalidRequest, Phase
 
 if TYPE_CHECKING:
@@ -24,12 +26,15 @@ def seconds(value: float | None, name: str) -> float | None:
     """Return a timeout in seconds, None meaning no limit.
 
     Raises:
-        InvalidRequest: not a finite number above 0.
+        InvalidRequest: not a number above 0 and at most `durations.LONGEST_S`.
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise InvalidRequest(f"{name}={value!r}", hint="It must be a number of seconds above 0, or None for no limit.")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST_S:
+        raise InvalidRequest(
+            f"{name}={shown(value)}",
+            hint=f"It must be a number of seconds above 0 and at most {LONGEST_S:.0f} ({LONGEST}), or None for no limit.",
+        )
     return float(value)
 
 

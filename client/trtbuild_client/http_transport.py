@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 from trtbuild_client import http_documents
 from trtbuild_client.connection import Connection
+from trtbuild_client.durations import LONGEST_S
 from trtbuild_client.encryption import tls_context
 from trtbuild_client.errors import Cancelled, ClientError, ModelNotFound, NotReady
 from trtbuild_client.events import EventParser, documents
@@ -19,6 +21,8 @@ from trtbuild_client.http_wire import ResponseParser, request_bytes
 from trtbuild_client.wire import Call, ModelInfo, Reply, WireRequest
 
 _READ_BYTES = 65_536
+#: MAX_TCP_KEEPIDLE of Linux (include/net/tcp.h).
+_MOST_KEEPIDLE_S = 32_767
 
 
 class HttpTransport:
@@ -165,7 +169,7 @@ class HttpTransport:
             if self._connection.keepalive_s is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 if hasattr(socket, "TCP_KEEPIDLE"):
-                    idle_s = max(round(self._connection.keepalive_s), 1)
+                    idle_s = min(max(round(self._connection.keepalive_s), 1), _MOST_KEEPIDLE_S)
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
             if self._tls is not None:
                 tls = self._connection.tls
@@ -211,7 +215,7 @@ class _HttpCall:
     def __iter__(self) -> Iterator[Reply]:
         request = self._request
         start_s = time.monotonic()
-        deadline_s = start_s + (request.timeout_s if request.timeout_s is not None else 10**9)
+        deadline_s = start_s + (request.timeout_s if request.timeout_s is not None else math.inf)
         self._transport.began(self)
         try:
             sock = self._transport.connect(min(deadline_s, start_s + self._transport._connect_timeout_s))
@@ -295,7 +299,7 @@ def _left(deadline_s: float) -> float:
     left_s = deadline_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("the deadline has passed")
-    return left_s
+    return min(left_s, LONGEST_S)
 
 
 def _stands(sock: socket.socket) -> bool:

@@ -92,7 +92,7 @@ def times(function: F) -> F:
             "--ready-after", "ready_after_ns", type=_parsed("ns"), metavar="TIME", default="0",
             help="For so long the server is live and not ready, as while models load.",
         ),
-        click.option("--max-queue", type=click.IntRange(0), help="Requests that may wait; more are refused."),
+        click.option("--max-queue", type=click.IntRange(0), help="Requests that may wait for --max-concurrency; more are refused."),
         click.option("--max-concurrency", type=click.IntRange(1), help="Requests worked on at once; others wait."),
         click.option(
             "--prompt-cache", "has_prompt_cache", is_flag=True, help="A prompt that was seen before costs no prefill."

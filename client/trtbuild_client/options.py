@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -12,37 +11,63 @@ from typing import Any, TypeVar, cast
 import click
 
 from trtbuild_client import defaults
+from trtbuild_client.durations import FORMS, LONGEST, parse_ns
 from trtbuild_client.parameters import PARAMETERS, Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0}
+
+class Number(click.FloatRange):
+    """A number within a range. click's own types take nan, which is within every range, and inf where a range has no end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: it is none, not finite, or outside the range.
+        """
+        number = float(click.FLOAT.convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"'{value}' is no finite number in the range {self._describe_range()}.", param, ctx)
+        return float(super().convert(number, param, ctx))
+
+
+#: A share, from none to all.
+SHARE = Number(0, 1)
 
 
 def duration(text: str) -> float:
-    """Return a time in seconds, written as 5, 0.5, 5s, 500ms or 2m.
+    """Return a time in seconds, written as 5, 0.5, 5s, 500ms, 200us, 2m or 1h.
 
     Raises:
-        click.BadParameter: anything but a time above 0.
+        click.BadParameter: anything but a time above 0, or one that is too long.
     """
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(ms|s|m|)", text)
-    time_s = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    if not 0 < time_s < math.inf:
-        raise click.BadParameter(f"'{text}' is no time above 0: write 5, 0.5, 5s, 500ms or 2m.")
-    return time_s
+    time_ns = parse_ns(text)
+    if time_ns is None:
+        raise click.BadParameter(f"'{text}' is no time above 0 and at most {LONGEST}: write 5, 0.5, {FORMS}.")
+    return time_ns / 1e9
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise click.BadParameter(
+            f"'{text}' is no finite number: servers take none else (as a text, write '\"{text}\"')."
+        )
+    return number
 
 
 def name_value(text: str) -> tuple[str, Any]:
     """Return (NAME, VALUE) of NAME=VALUE, where VALUE is JSON or else plain text.
 
     Raises:
-        click.BadParameter: there is no name or no value.
+        click.BadParameter: there is no name or no value, or a number that is not finite.
     """
     name, _, value = text.partition("=")
     if not (name and value):
         raise click.BadParameter(f"'{text}' is not NAME=VALUE.")
     try:
-        return name, json.loads(value)
+        return name, json.loads(value, parse_float=_finite, parse_constant=_finite)
     except ValueError:  # not JSON: the text itself is meant
         return name, value
 
@@ -124,9 +149,13 @@ def sampling(function: F) -> F:
             help="Any other input of the model, such as min_tokens=8 (repeatable).",
         ),
         click.option("--seed", type=int, help="Seed of the random numbers."),
-        click.option("--top-p", type=float, help="Sample from the most likely tokens that add up to this probability."),
+        click.option(
+            "--top-p",
+            type=Number(0, 1, min_open=True),
+            help="Sample from the most likely tokens that add up to this probability.",
+        ),
         click.option("--top-k", type=int, help="Sample from this many most likely tokens; 1 is greedy."),
-        click.option("--temperature", type=float, help="Randomness; has an effect only with --top-k or --top-p."),
+        click.option("--temperature", type=Number(0), help="Randomness; has an effect only with --top-k or --top-p."),
         click.option(
             "--max-tokens", type=int, default=defaults.MAX_TOKENS, show_default=True, help="Most tokens to generate."
         ),

@@ -7,11 +7,13 @@ server is stricter it says so itself.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
+from trtbuild_client.arguments import shown
 from trtbuild_client.errors import InvalidRequest
 
 _INT32_MAX = 2**31 - 1
@@ -66,8 +68,11 @@ class Parameter:
 
 def _integer(low: int, high: int) -> Callable[[Any], int | None]:
     def check(value: Any) -> int | None:
-        is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
-        return int(value) if is_integer and low <= value <= high else None
+        try:
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            return None
+        return number if number is not None and low <= number <= high else None
 
     return check
 
@@ -76,7 +81,10 @@ def _number(low: float, high: float, *, low_open: bool = False) -> Callable[[Any
     def check(value: Any) -> float | None:
         if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
             return None
-        number = float(value)
+        try:
+            number = float(value)
+        except (OverflowError, TypeError, ValueError):  # too large, an array of several numbers, a signalling NaN
+            return None
         is_inside = low < number <= high if low_open else low <= number <= high
         return number if math.isfinite(number) and is_inside else None
 
@@ -180,7 +188,9 @@ def check(name: str, value: Any) -> Any:
     """
     checked = PARAMETERS[name].check(value)
     if checked is None:
-        raise InvalidRequest(f"{name}={value!r} is not allowed", hint=f"{name} must be {PARAMETERS[name].allowed}.")
+        raise InvalidRequest(
+            f"{name}={shown(value)} is not allowed", hint=f"{name} must be {PARAMETERS[name].allowed}."
+        )
     return checked
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from trtbuild_client import defaults
+from trtbuild_client import arguments, defaults
 from trtbuild_client.answer import Answer
 from trtbuild_client.connection import Retry
 from trtbuild_client.deadlines import seconds
@@ -133,6 +133,12 @@ def prepare(
         raise InvalidRequest(
             "the prompt is blank", hint="Give some text: without any, a server may have no token to begin with."
         )
+    if request_id is not None:
+        arguments.text("request_id", request_id)
+    if tensors is not None:
+        arguments.of_type("tensors", tensors, Mapping, "a mapping of names to values, or None")
+        for name in tensors:
+            arguments.of_type("a name in tensors", name, str, "str")
     request = WireRequest(
         model=info.name,
         request_id=request_id or str(uuid.uuid4()),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trtbuild.cli.deployment_options import option_name
+from trtbuild_client.options import SHARE, Number
 
 if TYPE_CHECKING:
     from trtbuild.spec import Accuracy
@@ -31,11 +32,11 @@ _OPTIONS = (
     click.option("--texts", type=click.Path(path_type=Path), metavar="FILE", help="Held-out text, JSONL or safetensors (input_ids); default: built-in texts."),
     click.option("--max-samples", type=click.IntRange(min=1), metavar="N", help="Samples used at most; default 32."),
     click.option("--max-length", type=click.IntRange(min=1), metavar="TOKENS", help="Longer samples are cut; default 512."),
-    click.option("--max-perplexity-ratio", type=float, metavar="X", help="Fail above this perplexity over the source's."),
-    click.option("--max-mean-kl", type=float, metavar="NATS", help="Fail above this mean KL divergence."),
-    click.option("--max-p99-kl", type=float, metavar="NATS", help="Fail above this 99th percentile of the KL divergence."),
-    click.option("--min-top1-agreement", type=float, metavar="SHARE", help="Fail below this share (0 to 1) of equal top tokens."),
-    click.option("--max-layer-error", type=float, metavar="X", help="Fail above this relative error of any layer."),
+    click.option("--max-perplexity-ratio", type=Number(1), metavar="X", help="Fail above this perplexity over the source's."),
+    click.option("--max-mean-kl", type=Number(0), metavar="NATS", help="Fail above this mean KL divergence."),
+    click.option("--max-p99-kl", type=Number(0), metavar="NATS", help="Fail above this 99th percentile of the KL divergence."),
+    click.option("--min-top1-agreement", type=SHARE, metavar="SHARE", help="Fail below this share (0 to 1) of equal top tokens."),
+    click.option("--max-layer-error", type=Number(0), metavar="X", help="Fail above this relative error of any layer."),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import click
 
 from trtbuild.cli.options import OUTPUT_FILE
 from trtbuild_client import defaults
-from trtbuild_client.options import duration, name_value
+from trtbuild_client.options import SHARE, Number, duration, name_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,14 +38,14 @@ def numbers(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 def span(text: str) -> tuple[float, float]:
     """Return (from, to) of FROM:TO."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+):([0-9]*\.?[0-9]+)", text)
-    if match is None or not (float(match[1]) > 0 and float(match[2]) > 0):
+    if match is None or not all(0 < float(each) < float("inf") for each in match.groups()):
         raise click.BadParameter(f"'{text}' is not FROM:TO, two rates above 0 such as 1:50.")
     return float(match[1]), float(match[2])
 
 
 def length(text: str) -> tuple[int, float]:
     """Return (mean, deviation) of MEAN or MEAN:DEVIATION."""
-    match = re.fullmatch(r"([0-9]+)(?::([0-9]*\.?[0-9]+))?", text)
+    match = re.fullmatch(r"([0-9]{1,12})(?::([0-9]*\.?[0-9]+))?", text)
     if match is None or not 1 <= int(match[1]) <= _MOST_TOKENS or float(match[2] or 0) > _MOST_TOKENS:
         raise click.BadParameter(
             f"'{text}' is no number of tokens from 1 to {_MOST_TOKENS:,}: write 256, or 256:32 for a standard deviation of 32."
@@ -92,8 +92,8 @@ load = _add((
     click.option("--concurrency", type=numbers(int), metavar="N[,N...]", help="Closed loop: requests in flight; one run for each number. Default: 1."),
     click.option("--rate", "rates", type=numbers(float), metavar="R[,R...]", help="Open loop: requests per second, or conversations where they have several turns; one run for each number."),
     click.option("--ramp", type=span, metavar="FROM:TO", help="Open loop whose rate changes evenly over --duration."),
-    click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma"]), default="poisson", show_default=True, help="Times between arrivals of an open loop."),
-    click.option("--burstiness", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Shape of gamma arrivals: below 1 they come in bursts, above 1 evenly."),
+    click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma"]), help="Times between arrivals of an open loop. [default: poisson]"),
+    click.option("--burstiness", type=Number(0, min_open=True), help="Shape of --arrivals gamma: below 1 they come in bursts, above 1 evenly. [default: 1]"),
     click.option("--requests", type=click.IntRange(min=1), help="Measured requests per run. Default: 400 without --duration."),
     click.option("--duration", "duration_s", type=duration, metavar="TIME", help="Time in which requests are sent (30s, 2m)."),
     click.option("--warmup", type=count_or_time, default="0", show_default=True, metavar="N|TIME", help="First requests, or first time, that are marked and not counted."),
@@ -116,7 +116,7 @@ prompts = _add((
     click.option("--prefix-groups", type=click.IntRange(min=1), default=1, show_default=True, help="Different shared beginnings."),
     click.option("--turns", type=click.IntRange(min=1), default=1, show_default=True, help="Requests of each made-up conversation."),
     click.option("--think", "think_s", type=duration, metavar="TIME", help="Between the turns of a conversation."),
-    click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Replay a trace so many times as fast."),
+    click.option("--speed", type=Number(0, min_open=True), help="Replay a trace so many times as fast. [default: 1]"),
     click.option("--prompts", "number", type=click.IntRange(min=1), help="Different made-up conversations. Default: as many as requests, at most 1000."),
     click.option("--max-seq-len", type=click.IntRange(min=2), help="Refuse prompts that are longer with their answer. Default: what the server says, where it does."),
 ))  # fmt: skip
@@ -124,9 +124,9 @@ prompts = _add((
 verdict = _add((
     click.option("--slo", help="Objectives for goodput and capacity: ttft.p95=500ms,itl.p95=40ms (metrics ttft, itl, tpot, e2e; without streaming e2e only)."),
     click.option("--find-capacity", is_flag=True, help="Search the highest rate that meets --slo, from --rate or that of single requests on."),
-    click.option("--max-error-rate", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of failed requests above which the exit code is 3."),
+    click.option("--max-error-rate", type=SHARE, default=0.0, show_default=True, help="Share of failed requests above which the exit code is 3."),
     click.option("--allow-invalid", is_flag=True, help="Exit with 0 even if the client was the bottleneck, or ended the search."),
-    click.option("--max-client-cpu", type=click.FloatRange(0, 1), default=0.8, show_default=True, help="Share of a core per process above which the run is invalid."),
+    click.option("--max-client-cpu", type=SHARE, default=0.8, show_default=True, help="Share of a core per process above which the run is invalid."),
     click.option("--max-send-lag", "max_send_lag_s", type=duration, default="2ms", show_default=True, metavar="TIME", help="99th percentile above which the run is invalid."),
     click.option("--max-loop-lag", "max_loop_lag_s", type=duration, default="2ms", show_default=True, metavar="TIME", help="Likewise, of the time in which no socket is looked at."),
 ))  # fmt: skip

@@ -52,12 +52,7 @@ def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None
         UsageError: options that contradict each other.
         ClientError: values that cannot be.
     """
-    if given["find_capacity"] and not given["slo"]:
-        raise UsageError(
-            "--find-capacity without --slo", hint="Say what is to be met: --slo ttft.p95=500ms,itl.p95=40ms."
-        )
-    if given["path"] and given["text"]:
-        raise UsageError("--dataset and --prompt at once", hint="Give one of them.")
+    _check_together(given)
     warmup_requests, warmup_s = given["warmup"]
     allowed = Allowed(given["max_client_cpu"], given["max_send_lag_s"] * 1e9, given["max_loop_lag_s"] * 1e9)
     load = Load(
@@ -75,8 +70,34 @@ def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None
     )
     files = Files(given["output"], given["html"], given["csv_path"], given["parquet_path"], given["aiperf_path"])
     files.check()
-    objectives = parse(given["slo"]) if given["slo"] else ()
+    objectives = () if given["slo"] is None else parse(given["slo"])
     return LoadTest(_target(given), load, prompts, objectives, show, given["wait_s"]), files
+
+
+def _check_together(given: Mapping[str, Any]) -> None:
+    """Refuse options that would be ignored.
+
+    Raises:
+        UsageError: an option without another that it needs, or two that exclude each other.
+    """
+    is_open = bool(given["rates"] or given["ramp"] or given["find_capacity"])
+    has_turns = given["turns"] > 1 or given["path"] is not None
+    for option, is_given, is_used, needed, hint in (
+        ("--find-capacity", given["find_capacity"], given["slo"] is not None, "--slo",
+            "Say what is to be met: --slo ttft.p95=500ms,itl.p95=40ms."),
+        ("--arrivals", given["arrivals"] is not None, is_open, "an open loop", "Give --rate, --ramp or --find-capacity."),
+        ("--burstiness", given["burstiness"] is not None, given["arrivals"] == "gamma", "--arrivals gamma",
+            "Other arrivals have no shape that could be set."),
+        ("--ramp-up", given["ramp_up_s"] is not None, not is_open, "a closed loop", "For an open loop there is --ramp."),
+        ("--speed", given["speed"] is not None, given["path"] is not None, "a trace", "Give one with --dataset."),
+        ("--think", given["think_s"] is not None, has_turns, "turns to think between", "Give --turns, or conversations as --dataset."),
+        ("--prefix-groups", given["prefix_groups"] > 1, given["prefix_tokens"] > 0, "--prefix-tokens",
+            "Say how many tokens are shared."),
+    ):  # fmt: skip
+        if is_given and not is_used:
+            raise UsageError(f"{option} without {needed}", hint=hint)
+    if given["path"] and given["text"]:
+        raise UsageError("--dataset and --prompt at once", hint="Give one of them.")
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import SHARE
 
 if TYPE_CHECKING:
     from trtbuild_client.load.compare import Verdicts
+    from trtbuild_client.load.result import Stored
 
 _FILE = click.Path(path_type=Path)
 
@@ -20,7 +22,7 @@ _FILE = click.Path(path_type=Path)
 @click.argument("b", type=_FILE)
 @click.option(
     "--least-effect",
-    type=click.FloatRange(0, 1),
+    type=SHARE,
     default=0.02,
     show_default=True,
     help="Differences below this share are none.",
@@ -70,7 +72,7 @@ def compare(
     for path, run in [(path, run) for pair in matched for path, run in zip((a, b), pair, strict=True)]:
         if not run.is_valid and not allow_invalid:
             raise UsageError(
-                f"{path}, {run.label}: the run is invalid: {'; '.join(run.summary.get('invalid_reasons', ()))}",
+                f"{path}, {run.label}: the run is invalid: {run.invalid_reasons}",
                 hint="Run it again with a client that is not the bottleneck, or say --allow-invalid.",
             )
     different = [differences(*pair) for pair in matched]
@@ -82,7 +84,10 @@ def compare(
             )
     judged = [judge(*pair, least_effect=least_effect) for pair in matched]
     verdicts = [
-        (pair[0].label, replace(each, reasons=(*(f"different work: {what}" for what in found), *each.reasons)))
+        (
+            pair[0].label,
+            replace(each, reasons=(*_notes(*pair), *(f"different work: {what}" for what in found), *each.reasons)),
+        )
         for pair, found, each in zip(matched, different, judged, strict=True)
     ]
     if as_json:
@@ -94,6 +99,11 @@ def compare(
     failed = [(label, each.verdict) for label, each in verdicts if each.verdict in bad]
     if failed:
         raise CheckFailed(f"{failed[0][0]}: {failed[0][1]}", hint="See the intervals above.")
+
+
+def _notes(a: Stored, b: Stored) -> list[str]:
+    """Return what a reader should know of how two runs were matched."""
+    return [] if a.label == b.label else [f"matched as the only runs: '{a.label}' and '{b.label}'"]
 
 
 def _table(label: str, verdicts: Verdicts) -> object:

@@ -23,6 +23,7 @@ from trtbuild.names import (
     SMOOTHQUANT_MODES,
     TARGETS,
 )
+from trtbuild_client.options import SHARE
 
 if TYPE_CHECKING:
     from trtbuild.spec import Deployment
@@ -69,7 +70,7 @@ _OPTIONS = (
     click.option("--embedding", type=click.Choice(EMBEDDINGS), help="Keep the embedding whole on each rank, or cut it over the vocabulary or the hidden size."),
     click.option("--gpu", metavar="NAME", help="Refuse what does not run on this GPU (and, in plan, what does not fit), e.g. h100, 'RTX 4090', sm90; default: not checked."),
     click.option("--group-size", type=click.Choice(list(map(str, GROUP_SIZES))), help="Inputs that share an INT4 scale; default: 128 where the model allows it, else 64."),
-    click.option("--smoothquant-alpha", type=click.FloatRange(0, 1), metavar="A", help="int8_smoothquant: share of the range that moves from inputs to weights; default 0.5."),
+    click.option("--smoothquant-alpha", type=SHARE, metavar="A", help="int8_smoothquant: share of the range that moves from inputs to weights; default 0.5."),
     click.option("--smoothquant-mode", type=click.Choice(list(SMOOTHQUANT_MODES)), help="int8_smoothquant: what has a scale of its own; all but per_channel are for target tensorrt; default per_channel."),
     click.option("--act-order", is_flag=True, default=None, help="int4_gptq: round the columns of large inputs first."),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these Hugging Face modules unquantized, e.g. '*.down_proj'; may be given several times."),

@@ -12,14 +12,18 @@ from trtbuild.cli.options import common, json_output
 from trtbuild_client.options import access, reach, sampling, server, split, waiting
 
 
-@click.command(epilog='Example: trtbuild generate "The capital of France is" --max-tokens 16 --stop "\n"')
+@click.command(epilog='Example: trtbuild generate "The capital of France is" --max-tokens 16 --stop "."')
 @click.argument("prompt")
 @server
 @access
 @waiting
 @sampling
 @click.option(
-    "--stop", "stop_words", metavar="WORD", multiple=True, help="End the answer before this text (repeatable)."
+    "--stop",
+    "stop_words",
+    metavar="WORD",
+    multiple=True,
+    help="End the answer before this text (repeatable); for a line break, $'\\n' in a shell.",
 )
 @click.option(
     "--stream/--no-stream", default=True, show_default=True, help="Print text as it comes, or all at the end."

@@ -56,6 +56,8 @@ class _OutputFile(click.Path):
 
 
 OUTPUT_FILE = _OutputFile()
+#: No file, no memory and no count of bytes of the system is as long: they have 63 bits.
+_NO_SIZE = 2**63
 _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -63,8 +65,8 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     """Return a number of bytes, written as 512MiB, 1GiB, 2GB or a number; a callback of options."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text)
     unit = _UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None or float(match[1]) * unit < 1:
-        raise click.BadParameter(f"'{text}' is no size: write 512MiB, 1GiB, 2GB or a number of bytes.")
+    if match is None or unit is None or not 1 <= float(match[1]) * unit < _NO_SIZE:
+        raise click.BadParameter(f"'{text}' is no size below 8 EiB: write 512MiB, 1GiB, 2GB or a number of bytes.")
     size = int(float(match[1]) * unit)
     from trtbuild.convert.budget import require_enough
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from trtbuild.cli.options import common, json_output
-from trtbuild_client.options import access, beside, extras, load, reach, sampling, server, split, waiting
+from trtbuild_client.options import SHARE, access, beside, extras, load, reach, sampling, server, split, waiting
 
 
 @click.command(epilog="Example: trtbuild probe --requests 64 --concurrency 16 --max-ttft-p95 500ms --json > probe.json")
@@ -20,7 +20,7 @@ from trtbuild_client.options import access, beside, extras, load, reach, samplin
 @extras
 @click.option(
     "--max-error-rate",
-    type=click.FloatRange(0, 1),
+    type=SHARE,
     default=0.0,
     show_default=True,
     help="Share of failed requests (0 to 1) above which the exit code is 3.",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import duration
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -26,10 +27,11 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=600,
+    type=duration,
+    metavar="TIME",
+    default="600s",
     show_default=True,
-    help="Seconds that loading may take.",
+    help="Time that loading may take, in seconds or with a unit.",
 )
 @json_output
 @common

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ import click
 from trtbuild.cli.deployment_options import deployment_options, resolve, target_option
 from trtbuild.cli.options import common, force, json_output, memory
 from trtbuild.names import QUANTIZATIONS
+from trtbuild_client.options import Number
 
 _DEFAULT = "int4_awq,fp8,none"
 
 
 @click.command(epilog="Example: trtbuild sensitivity trtbuild.yaml --bits-per-weight 6 -o mixed.yaml")
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option("--bits-per-weight", type=click.FloatRange(min=0, min_open=True), required=True, metavar="BITS", help="Budget, mean over the weights of all decoder linears, scales included.")  # fmt: skip
+@click.option("--bits-per-weight", type=Number(0, min_open=True), required=True, metavar="BITS", help="Budget, mean over the weights of all decoder linears, scales included.")  # fmt: skip
 @click.option("--schemes", default=_DEFAULT, show_default=True, metavar="LIST", help="Schemes to choose from, separated by commas.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a trtbuild.yaml with the chosen schemes.")  # fmt: skip
 @target_option(multiple=False)
@@ -59,8 +59,6 @@ def sensitivity(
     unknown = [name for name in names if name not in QUANTIZATIONS]
     if unknown or not names:
         raise UsageError(f"--schemes: {', '.join(unknown) or 'none'} given", hint=f"known: {', '.join(QUANTIZATIONS)}")
-    if not isfinite(bits_per_weight):
-        raise UsageError(f"--bits-per-weight {bits_per_weight} is no budget", hint="give a number, e.g. 6")
     if output is not None:
         check_file(output, force=force)
     mixture = mix(resolve(source, **given), names, bits_per_weight, memory_bytes=memory_bytes, quiet=quiet)

@@ -9,17 +9,17 @@ import click
 
 from trtbuild.cli.launch_options import LaunchOptions, launch_options, listen_options
 from trtbuild.cli.options import common, json_output
+from trtbuild_client.options import duration
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.command(epilog="Example: trtbuild serve build/qwen --http-port 0 --grpc-port 0 --metrics-port 0")
 @click.argument("repo", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--server", type=_FILE, metavar="PATH", help="The tritonserver binary; default: look for one.")
 @listen_options
-@click.option("--ready-timeout", type=_SECONDS, help="Seconds until every model must be ready. [default: 120, or 960 unless local]")  # fmt: skip
-@click.option("--grace", type=_SECONDS, default=10, show_default=True, help="Seconds for requests in flight when stopping.")  # fmt: skip
+@click.option("--ready-timeout", type=duration, metavar="TIME", help="Until every model must be ready, in seconds or with a unit. [default: 120, or 960 unless local]")  # fmt: skip
+@click.option("--grace", type=duration, metavar="TIME", default="10s", show_default=True, help="For requests in flight when stopping.")  # fmt: skip
 @click.option("--restarts", type=click.IntRange(min=0), default=0, show_default=True, help="Starts again so often when the server or a Python model ends by itself.")  # fmt: skip
 @click.option("--smoke", metavar="TEXT", help="Send TEXT when ready; exit code 3 if no answer comes.")
 @click.option("--model-control", type=click.Choice(["none", "explicit"]), default="none", show_default=True, help="explicit allows `trtbuild reload`; loopback only.")  # fmt: skip

@@ -7,6 +7,7 @@ Romano 1992; length n^(1/3) as in Hall, Horowitz and Jing, Biometrika 82, 1995).
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -123,7 +124,7 @@ def compare(
         )
     if a.summary["load"].get("kind") == b.summary["load"].get("kind") == "closed":
         sizes = [int(view.ok.sum()) for view in views]
-        if min(sizes) >= needed_for_interval(0.5, confidence):
+        if min(sizes) >= needed_for_interval(0.5, confidence) and all(_took(view) > 0 for view in views):
             rates = [_token_rate(view) for view in views]
             drawn = [_rates(view, resamples, random) for view in views]
             found.append(
@@ -222,26 +223,36 @@ def _point(metric: Values, q: float) -> float:
     return float(np.percentile(metric.values, q))
 
 
+def _took(view: View) -> float:
+    """Return the nanoseconds from the first request due to the last end."""
+    return float(view.column("end_ns").max() - view.column("due_ns").min())
+
+
 def _token_rate(view: View) -> float:
-    span = view.column("end_ns").max() - view.column("due_ns").min()
-    return float(view.column("output_tokens").sum() * 1e9 / span)
+    return float(view.column("output_tokens").sum() * 1e9 / _took(view))
 
 
 def _rates(view: View, resamples: int, random: np.random.Generator) -> NDArray[np.float64]:
     """Return tokens per second of each resample: of a closed loop, tokens over the time that requests took, times those in flight."""
     tokens = view.column("output_tokens").astype(np.float64)
     spans = (view.column("end_ns") - view.column("due_ns")).astype(np.float64)
-    in_flight = spans.sum() / float(view.column("end_ns").max() - view.column("due_ns").min())
+    in_flight = spans.sum() / _took(view)
     found = np.empty(resamples)
     for index in range(resamples):
         weights = _weights(len(tokens), random)
-        found[index] = in_flight * 1e9 * (weights @ tokens) / (weights @ spans)
+        took = weights @ spans
+        found[index] = (
+            in_flight * 1e9 * (weights @ tokens) / took if took else np.nan
+        )  # all that were drawn took no time
     return found
 
 
 def pairs(a: Sequence[Stored], b: Sequence[Stored]) -> list[tuple[Stored, Stored]]:
-    """Return the runs of two results that belong together: those of one label, or the only ones there are."""
+    """Return the runs of two results that belong together, in the order of the first: those of one label, of equal ones the first with
+    the first and so on; or the only ones there are, whatever their labels (see `likeness.differences` for what else must agree)."""
     if len(a) == len(b) == 1:
         return [(a[0], b[0])]
-    by_label = {each.label: each for each in b}
-    return [(each, by_label[each.label]) for each in a if each.label in by_label]
+    waiting: dict[str, deque[Stored]] = {}
+    for each in b:
+        waiting.setdefault(each.label, deque()).append(each)
+    return [(each, waiting[each.label].popleft()) for each in a if waiting.get(each.label)]

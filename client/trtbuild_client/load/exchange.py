@@ -93,7 +93,7 @@ class Exchange:
         return b"".join(self.text).decode("utf-8", "replace")
 
     def arrived(self, now_ns: int, count: int | None, text: bytes) -> None:
-        """Take tokens that arrived.
+        """Take tokens that arrived; what comes after the end is no part of the answer.
 
         Args:
             now_ns: when.
@@ -101,6 +101,8 @@ class Exchange:
                 that of the whole answer, since some servers count in their last response only.
             text: may be empty.
         """
+        if self.outcome is not None:
+            return
         if count is None:
             if not text:
                 return
@@ -113,9 +115,9 @@ class Exchange:
         if text:
             self.text.append(text)
         if tokens > 0:
-            self.event_ns.append(now_ns)
+            self.last_ns = self._in_order(now_ns)
+            self.event_ns.append(self.last_ns)
             self.event_tokens.append(tokens)
-            self.last_ns = now_ns
 
     def finish(self, now_ns: int) -> None:
         """End well."""
@@ -131,8 +133,13 @@ class Exchange:
                 f"{sum(self.event_tokens)} tokens in one answer, at most {MOST} are counted",
             )
         error = None if error is None else _without_id(error, self.job.number)
-        self.outcome, self.end_ns, self.error, self.status = outcome, now_ns, error, status
+        self.outcome, self.end_ns, self.error, self.status = outcome, self._in_order(now_ns), error, status
         self.on_end(self)
+
+    def _in_order(self, at_ns: int) -> int:
+        """Return a time, or the last one of this request where that is later: the system's stamps of arrival are of the clock of the
+        day, which is adjusted, and nothing comes before what it follows from."""
+        return max(at_ns, self.sent_ns, self.last_ns)
 
     def late_mark(self, table: RecordTable, mark: Mark) -> None:
         """Mark this request, whether it has ended or not."""
@@ -146,7 +153,7 @@ class Exchange:
         assert self.outcome is not None
         counted = min(sum(self.event_tokens), MOST)
         counted_by = _BY_SERVER if self.has_counts and not self.has_uncounted else _BY_EVENTS
-        if self.output_tokens != NONE:  # the usage of an OpenAI server
+        if self.output_tokens >= 0:  # the usage of an OpenAI server
             counted_by = COUNTED_BY.index("usage")
             if self.output_tokens != counted:
                 self.marks |= Mark.COUNTED_AT_END
@@ -173,13 +180,18 @@ class Exchange:
                 "max_tokens": self.job.max_tokens,
                 "output_tokens": counted,
                 "counted_by": counted_by,
-                "first_content_ns": self.first_content_ns,
+                "first_content_ns": self._first_content_ns(),
                 **self.extras,
             },
             self.event_ns,
             self.event_tokens,
             self.error,
         )
+
+    def _first_content_ns(self) -> int:
+        if self.first_content_ns == NONE:
+            return NONE
+        return min(max(self.first_content_ns, self.sent_ns), self.end_ns)
 
 
 def _without_id(text: str, number: int) -> str:

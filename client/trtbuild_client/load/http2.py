@@ -193,7 +193,7 @@ class Http2:
             *self._metadata,
         ]
         if timeout_s is not None:
-            headers.append((b"grpc-timeout", b"%dm" % max(1, min(round(timeout_s * 1000), 99_999_999))))
+            headers.append((b"grpc-timeout", _grpc_timeout(timeout_s)))
         return headers
 
     def _take_greeting(self, data: bytes, now_ns: int) -> bool:
@@ -365,3 +365,9 @@ _ACTIONS = {
 def _digits(text: bytes) -> int | None:
     """Return the status that a header says, None where it is no number of nine digits at most."""
     return int(text) if text.isdigit() and len(text) <= 9 else None
+
+
+def _grpc_timeout(timeout_s: float) -> bytes:
+    """Return a timeout as gRPC writes it: at most 8 digits, and a unit (gRPC over HTTP2, "Timeout")."""
+    milliseconds = max(1, round(timeout_s * 1000))
+    return b"%dm" % milliseconds if milliseconds <= 99_999_999 else b"%dS" % round(timeout_s)

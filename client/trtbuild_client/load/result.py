@@ -55,6 +55,11 @@ class Stored:
         return bool(self.summary["valid"])
 
     @property
+    def invalid_reasons(self) -> str:
+        """Why it is not valid, for people."""
+        return "; ".join(self.summary.get("invalid_reasons", ())) or "it does not say why"
+
+    @property
     def is_streamed(self) -> bool:
         """Whether tokens were asked for as they come."""
         return bool(self.summary["load"].get("streamed", True))
@@ -181,7 +186,7 @@ def read(path: Path) -> list[Stored]:
     """Return the runs of a result.
 
     Raises:
-        ResultError: the file is no result, of a version we do not know, or lacks a key.
+        ResultError: the file is no result, of a version we do not know, lacks a key, or has records that cannot be.
     """
     try:
         value = json.loads(path.read_text("utf-8"))
@@ -205,6 +210,9 @@ def read(path: Path) -> list[Stored]:
 def _stored(path: Path, value: Any, endpoint: dict[str, Any]) -> Stored:
     for name, kind in (("label", str), ("valid", bool), ("load", dict), ("requests", dict), ("records", dict)):
         _need(path, value, name, kind)
+    reasons = value.get("invalid_reasons", [])
+    if not (isinstance(reasons, list) and all(isinstance(each, str) for each in reasons)):
+        raise ResultError(f"{path}: 'invalid_reasons' is no list of texts", hint="The file is damaged.")
     stored = value["records"]
     listed = _need(path, stored, "columns", dict)
     columns = {name: _numbers(path, listed, name, code) for name, code in COLUMNS.items()}
@@ -212,12 +220,17 @@ def _stored(path: Path, value: Any, endpoint: dict[str, Any]) -> Stored:
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1 or not sum(columns["events"]) == len(event_ns) == len(event_tokens):
         raise ResultError(f"{path}: the columns of its records differ in length", hint="The file is damaged.")
+    from trtbuild_client.load.soundness import complaint
+
     table, errors = RecordTable(), _need(path, stored, "errors", list)
+    wrong = complaint(
+        columns, event_ns, event_tokens, errors=len(errors), counts=value["requests"], label=value["label"]
+    )
+    if wrong is not None:
+        raise ResultError(f"{path}: {wrong}", hint="The file is damaged.")
     for index in range(len(columns["number"])):
         row = {name: column[index] for name, column in columns.items()}
         first, error = row["first_event"], row["error"]
-        if not (0 <= first <= len(event_ns) - row["events"] and NONE <= error < len(errors)):
-            raise ResultError(f"{path}: request {index} of its records points beyond them", hint="The file is damaged.")
         part = slice(first, first + row["events"])
         table.append(row, event_ns[part], event_tokens[part], None if error == NONE else str(errors[error]))
     summary = {name: each for name, each in value.items() if name != "records"}

@@ -116,6 +116,7 @@ class Prompts:
         path: a file, None for made-up prompts.
         text: one prompt for all requests.
         tokenizer: folder of the model's tokenizer.
+        speed: a trace is replayed so many times as fast; None for as it is.
         number: different made-up conversations, None for as many as requests, at most `DEFAULT_PROMPTS`.
         max_seq_len: tokens that prompt and answer may have together, None for what is not known.
     """
@@ -129,7 +130,7 @@ class Prompts:
     prefix_groups: int = 1
     turns: int = 1
     think_s: float = 0.0
-    speed: float = 1.0
+    speed: float | None = None
     number: int | None = None
     max_seq_len: int | None = None
     seed: int = 0
@@ -141,17 +142,24 @@ class Prompts:
             requests: that will be sent at most, None for an unknown number.
 
         Raises:
-            InvalidRequest: a file that cannot be read, or a prompt that is longer than the model takes.
+            InvalidRequest: a file that cannot be read, a speed without a trace, or a prompt that is longer than the model takes.
         """
         counter = open_counter(self.tokenizer)
         dataset = self._dataset(counter, requests)
+        if self.speed is not None and dataset.starts is None:
+            raise InvalidRequest(
+                f"speed {self.speed:g} without a trace",
+                hint="Only requests with timestamps can be replayed faster or slower: give a trace with --dataset, or leave out --speed.",
+            )
         self._check_lengths(dataset, counter)
         return dataset
 
     def _dataset(self, counter: Counter, requests: int | None) -> Dataset:
         think_ns = round(self.think_s * 1e9)
         if self.path is not None:
-            return read(self.path, counter, self.output_tokens, seed=self.seed, speed=self.speed, think_ns=think_ns)
+            return read(
+                self.path, counter, self.output_tokens, seed=self.seed, speed=self.speed or 1.0, think_ns=think_ns
+            )
         if self.text is not None:
             from trtbuild_client.load.workload import Turn
 

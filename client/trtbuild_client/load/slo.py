@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtbuild_client.durations import FORMS, LONGEST, parse_ns
 from trtbuild_client.errors import InvalidRequest
 
 #: metric -> what it is, for messages. The clock of a request starts when it was due.
@@ -17,10 +18,7 @@ METRICS = {
 }
 _NEED_STREAMING = ("ttft", "itl", "tpot")
 _NEED_TWO_TOKENS = ("itl", "tpot")
-_UNITS_NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9}
-_ONE = re.compile(
-    r"(?P<metric>[a-z0-9]+)(?:\.p(?P<percentile>[0-9]+(?:\.[0-9]+)?))?=(?P<value>[0-9]*\.?[0-9]+)(?P<unit>us|ms|s|m)"
-)
+_ONE = re.compile(r"(?P<metric>[a-z0-9]+)(?:\.p(?P<percentile>[0-9]+(?:\.[0-9]+)?))?=(?P<limit>.*)")
 _DEFAULT_PERCENTILE = 95.0
 
 
@@ -62,12 +60,14 @@ def parse(text: str) -> tuple[Objective, ...]:
     for part in filter(None, (each.strip() for each in text.split(","))):
         match = _ONE.fullmatch(part)
         percentile = float((match and match["percentile"]) or _DEFAULT_PERCENTILE)
-        if match is None or match["metric"] not in METRICS or not 0 < percentile < 100 or float(match["value"]) <= 0:
+        limit_ns = parse_ns(match["limit"], needs_unit=True) if match else None
+        if match is None or limit_ns is None or match["metric"] not in METRICS or not 0 < percentile < 100:
             raise InvalidRequest(
                 f"objective '{part}'",
-                hint=f"Write METRIC.pNN=TIME, such as ttft.p95=500ms; metrics: {', '.join(METRICS)}; units: us, ms, s, m.",
+                hint=f"Write METRIC.pNN=TIME, such as ttft.p95=500ms; metrics: {', '.join(METRICS)}; "
+                f"times: {FORMS}, at most {LONGEST}.",
             )
-        found.append(Objective(match["metric"], percentile, float(match["value"]) * _UNITS_NS[match["unit"]]))
+        found.append(Objective(match["metric"], percentile, limit_ns))
     if not found:
         raise InvalidRequest("no objective", hint="Write for instance ttft.p95=500ms,itl.p95=40ms.")
     return tuple(found)

@@ -8,9 +8,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trtbuild_client.durations import FORMS, LONGEST
+from trtbuild_client.durations import parse_ns as time_ns
 from trtbuild_client.errors import InvalidRequest
 
-_UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+#: Beyond it nothing is a number of tokens, and e to its power no time.
+_MOST = 2**31 - 1
 _HINT = "Write constant:20ms, exponential:20ms (mean), lognormal:20ms,0.5 (median, sigma) or list:10ms,20ms,30ms."
 #: kind -> least and most numbers after its name.
 _ARITY = {"constant": (1, 1), "exponential": (1, 1), "lognormal": (2, 2), "list": (1, math.inf)}
@@ -82,17 +85,18 @@ def _split(text: str) -> tuple[str, list[str]]:
 
 
 def _time_ns(word: str, text: str) -> float:
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)(ns|us|ms|s)?\s*", word)
-    if match is None or (match[2] is None and float(match[1]) != 0):
+    found = time_ns(word, needs_unit=True, may_be_zero=True)
+    if found is None:
         raise InvalidRequest(
-            f"'{word}' in '{text}' is no time", hint="Write a number with its unit: 500us, 20ms, 1.5s."
+            f"'{word}' in '{text}' is no time",
+            hint=f"Write a number with its unit, such as {FORMS}, at most {LONGEST}; or 0.",
         )
-    return float(match[1]) * _UNITS_NS[match[2] or "s"]
+    return found
 
 
 def _number(word: str, text: str) -> float:
-    if not re.fullmatch(r"\s*[0-9]*\.?[0-9]+\s*", word):
-        raise InvalidRequest(f"'{word}' in '{text}' is no number >= 0", hint=_HINT)
+    if not re.fullmatch(r"\s*[0-9]*\.?[0-9]+\s*", word) or float(word) > _MOST:
+        raise InvalidRequest(f"'{word}' in '{text}' is no number from 0 to {_MOST}", hint=_HINT)
     return float(word)
 
 

@@ -41,7 +41,7 @@ class MockOptions:
             cut; the models' configurations say so, as those of trtbuild's templates do.
         ready_after_ns: for so long after its start the server is live and not ready.
         max_concurrency: requests worked on at once, None for all.
-        max_queue: requests that may wait, None for any number.
+        max_queue: requests that may wait, None for any number; needs `max_concurrency`.
         faults: faults by share of the requests.
         token: bearer token that every request must carry, None for no check.
         tls_cert, tls_key: PEM files; with both, only TLS is spoken.
@@ -95,6 +95,11 @@ class MockOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidRequest(f"{name}={value}", hint=f"It must be at least {least}.")
+        if self.max_queue is not None and self.max_concurrency is None:
+            raise InvalidRequest(
+                f"max_queue={self.max_queue} without max_concurrency",
+                hint="No request waits where all are worked on at once: say how many are (--max-concurrency).",
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequest("a TLS server needs a certificate and its key", hint="Give both, or neither.")
         if self.tls_ca is not None and self.tls_cert is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Asker:
             lambda client: client.chat(messages, **options), lambda client: client.chat(messages, **options)
         )
 
-    def batch(self, prompts: Sequence[str], **options: Any) -> list[BatchResult]:
+    def batch(self, prompts: Iterable[str], **options: Any) -> list[BatchResult]:
         """Return the answers of a batch."""
         return self._run(
             lambda client: client.batch(prompts, **options), lambda client: client.batch(prompts, **options)

@@ -11,7 +11,9 @@ import pytest
 from trtbuild_client.connection import connection
 from trtbuild_client.load import connections, driver
 from trtbuild_client.load.connections import Connection
+from trtbuild_client.load.exchange import Exchange, Job
 from trtbuild_client.load.outcomes import Outcome
+from trtbuild_client.load.table import RecordTable
 
 
 class Watched:
@@ -124,3 +126,18 @@ def test_the_offset_between_the_clocks_is_right_within_a_reading() -> None:
     before = time.perf_counter_ns()
     seen = time.time_ns() + offset_ns
     assert before - 5_000_000 < seen < time.perf_counter_ns() + 5_000_000
+
+
+def test_a_request_is_in_order_even_where_the_clock_of_the_day_was_set_back() -> None:
+    ended: list[Exchange] = []
+    exchange = Exchange(Job(0, 0, 0, ("a",), 3), 90, ended.append)
+    exchange.sent_ns, exchange.first_content_ns = 100, 95
+    for at_ns in (95, 130, 120):
+        exchange.arrived(at_ns, 1, b"a")
+    exchange.finish(110)
+    exchange.arrived(140, 1, b"late")  # in a message that came together with the end
+    table = RecordTable()
+    exchange.record(table)
+    row = table.row(0)
+    assert table.event_ns(0).tolist() == [100, 130, 130] and row["output_tokens"] == 3
+    assert (row["first_content_ns"], row["end_ns"]) == (100, 130) and exchange.answer == "aaa"

@@ -108,6 +108,8 @@ def change(path: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
         (lambda value: value["runs"][0]["records"].pop("event_ns"), "lacks the key 'event_ns'"),
         (lambda value: value["runs"][0]["records"]["columns"].pop("due_ns"), "lacks the key 'due_ns'"),
         (lambda value: value["runs"][0].pop("valid"), "lacks the key 'valid'"),
+        (lambda value: value["runs"][0].update(invalid_reasons=5), "'invalid_reasons' is no list of texts"),
+        (lambda value: value["runs"][0].update(invalid_reasons=[5]), "'invalid_reasons' is no list of texts"),
         (lambda value: value.pop("runs"), r"lacks the key 'runs' \(schema version 1\)"),
         (lambda value: value.update(schema_version="1"), "'schema_version' is str, not int"),
         (lambda value: value.update(schema_version=2), "schema version 2"),
@@ -116,11 +118,6 @@ def change(path: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
         (lambda value: value["runs"][0]["records"]["event_ns"].pop(), "differ in length"),
         (lambda value: value["runs"][0]["records"]["event_tokens"].pop(), "differ in length"),
         (lambda value: value["runs"][0]["records"]["event_ns"].append(2**64), "column 'event_ns'"),
-        (
-            lambda value: value["runs"][0]["records"]["columns"]["first_event"].__setitem__(3, 9999),
-            "request 3 .* points beyond",
-        ),
-        (lambda value: value["runs"][0]["records"]["columns"]["error"].__setitem__(3, 7), "request 3 .* points beyond"),
     ],
 )
 def test_a_key_that_is_missing_or_wrong_is_named_with_the_file(tmp_path: Path, edit: Any, message: str) -> None:
@@ -128,6 +125,112 @@ def test_a_key_that_is_missing_or_wrong_is_named_with_the_file(tmp_path: Path, e
     with pytest.raises(ResultError, match=message) as caught:
         read(path)
     assert str(path) in caught.value.message
+
+
+def _setting(name: str, row: int, number: int) -> Callable[[dict[str, Any]], Any]:
+    return lambda records: records["columns"][name].__setitem__(row, number)
+
+
+def _event(position: int, change: Callable[[int], int]) -> Callable[[dict[str, Any]], Any]:
+    def edit(records: dict[str, Any]) -> None:
+        records["event_ns"][position] = change(records["event_ns"][position])
+
+    return edit
+
+
+def _emptied(records: dict[str, Any]) -> None:
+    records["columns"] = {name: [] for name in records["columns"]}
+    records["event_ns"], records["event_tokens"] = [], []
+
+
+def _instant(records: dict[str, Any]) -> None:
+    records["columns"]["end_ns"] = list(records["columns"]["due_ns"])
+
+
+#: Each request has 16 events: request 3 those from position 48 on.
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (_setting("first_event", 3, 9999), "request 3 .* its 16 events from 9999 on are not its own"),
+        (_setting("first_event", 3, 47), "request 3 .* its 16 events from 47 on are not its own"),
+        (_setting("first_event", 3, 0), "request 1 .* its 16 events from 16 on are not its own"),
+        (_setting("first_event", 3, -1), "request 3 .* its first_event is -1"),
+        (_setting("events", 3, -16), "differ in length"),
+        (_setting("error", 3, 7), "request 3 .* its error 7"),
+        (_setting("error", 3, -2), "request 3 .* its error -2"),
+        (_setting("number", 3, 2), "request 3 .* its number 2 is that of another"),
+        (_setting("number", 3, -4), "request 3 .* its number is -4, and at least 0"),
+        (_setting("session", 3, -1), "request 3 .* its session is -1"),
+        (_setting("turn", 3, -1), "request 3 .* its turn is -1"),
+        (_setting("max_tokens", 3, 0), "request 3 .* its max_tokens is 0, and at least 1"),
+        (_setting("planned_tokens", 3, -2), "request 3 .* its planned_tokens is -2"),
+        (_setting("outcome", 3, 99), "request 3 .* its outcome 99 is none of 0 to 17"),
+        (_setting("counted_by", 3, 9), "request 3 .* its counted_by 9"),
+        (_setting("marks", 3, -1), "request 3 .* its marks is -1"),
+        (_setting("output_tokens", 3, -16), "request 3 .* its output_tokens is -16"),
+        (_setting("output_tokens", 3, 17), "request 3 .* its output_tokens are 17, and its events have another"),
+        (_setting("due_ns", 3, -5), "request 3 .* was due before the start"),
+        (_setting("due_ns", 3, -(2**63)), "request 3 .* was due before the start"),
+        (_setting("sent_ns", 9, 0), "request 9 .* was sent .* before it was due"),
+        (_setting("end_ns", 9, 1), "request 9 .* its end .* is before it was sent"),
+        (_setting("end_ns", 9, 2**63 - 1), "request 9 .* more than a hundred years"),
+        (_instant, "request 0 .* its end .* is before it was sent"),
+        (_event(48, lambda at: 1), "request 3 .* its first token is before it was sent"),
+        (_event(48, lambda at: -at), "request 3 .* its first token is before it was sent"),
+        (_event(50, lambda at: at - 10**10), "request 3 .* one of its tokens is before the one before it"),
+        (_event(63, lambda at: at + 1), "request 3 .* its last token is after its end"),
+        (_event(55, lambda at: 2**63 - 1), "request 3 .* one of its tokens is before"),
+        (_setting("first_content_ns", 3, 1), "request 3 .* its first content"),
+        (lambda records: records["event_tokens"].__setitem__(50, 0), "request 3 .* one of its events has no token"),
+        (lambda records: records["event_tokens"].__setitem__(50, -1), "request 3 .* one of its events has no token"),
+        (lambda records: records["event_tokens"].__setitem__(50, 2), "request 3 .* its output_tokens are 16"),
+        (_emptied, "'requests' says total 16, and its records say 0"),
+        (_setting("outcome", 5, 3), "'requests' says ok 16, and its records say 15"),
+        (_setting("marks", 5, 1), "'requests' says total 16, and its records say 15"),
+    ],
+)
+def test_records_that_cannot_be_are_refused(tmp_path: Path, cli: Cli, edit: Any, message: str) -> None:
+    path = change(stored(tmp_path / "a.json", requests=20), lambda value: edit(value["runs"][0]["records"]))
+    with pytest.raises(ResultError, match=message) as caught:
+        read(path)
+    assert str(path) in caught.value.message
+    code, out, err = cli("compare", path, path)
+    assert (code, out) == (1, "") and "The file is damaged." in err and "Traceback" not in err
+
+
+def test_counts_that_are_missing_or_of_another_type_are_refused(tmp_path: Path) -> None:
+    path = change(stored(tmp_path / "a.json", requests=20), lambda value: value["runs"][0].update(requests={}))
+    with pytest.raises(ResultError, match="'requests' says total None, and its records say 16"):
+        read(path)
+
+
+def test_what_the_writer_may_write_is_read(tmp_path: Path) -> None:
+    """Events of another order than that of the requests, requests without any, and tokens that were counted at the end."""
+
+    def edit(value: dict[str, Any]) -> None:
+        columns = value["runs"][0]["records"]["columns"]
+        columns["marks"][6] |= Mark.COUNTED_AT_END
+        columns["output_tokens"][6] = 99
+        for column in columns.values():
+            column[7], column[8] = column[8], column[7]
+
+    (found,) = read(change(stored(tmp_path / "a.json", requests=20), edit))
+    assert found.table.columns["number"][6:9].tolist() == [6, 8, 7] and found.table.columns["output_tokens"][6] == 99
+    summary, run = made(requests=0)
+    write(tmp_path / "none.json", document([(summary, run)], endpoint={}, created="now"))
+    assert len(read(tmp_path / "none.json")[0].table) == 0
+
+
+def test_runs_that_took_no_time_have_no_throughput(tmp_path: Path) -> None:
+    def edit(value: dict[str, Any]) -> None:
+        records = value["runs"][0]["records"]
+        for name in ("due_ns", "sent_ns", "end_ns"):
+            records["columns"][name] = [5] * 100
+        records["event_ns"] = [5] * len(records["event_ns"])
+
+    (found,) = read(change(stored(tmp_path / "a.json", requests=100), edit))
+    verdicts = compare(found, found, resamples=20)
+    assert verdicts.verdict == "cannot tell" and "output_tokens_per_s" not in {each.name for each in verdicts.metrics}
 
 
 def test_keys_of_the_future_are_ignored(tmp_path: Path) -> None:
@@ -260,12 +363,36 @@ def test_runs_that_are_invalid_or_have_nothing_in_common_are_not_compared(tmp_pa
     a, busy = stored(tmp_path / "a", seed=1), stored(tmp_path / "b", seed=2, busy=True)
     code, _, err = cli("compare", a, busy)
     assert code == 2 and "the run is invalid" in err and "95%" in err
+    silent = change(stored(tmp_path / "d", busy=True), lambda value: value["runs"][0].pop("invalid_reasons"))
+    assert "the run is invalid: it does not say why" in cli("compare", a, silent)[2]
     assert cli("compare", a, busy, "--allow-invalid")[0] == 0
     pairs = [made(label=2), made(label=3)]
     other = tmp_path / "c"
     write(other, document(pairs, endpoint={}, created="now"))
     code, _, err = cli("compare", a, other)
     assert code == 2 and "no run in common" in err
+
+
+def test_runs_of_one_label_are_compared_in_their_order(tmp_path: Path, cli: Cli) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    write(a, document([made(seed=1), made(seed=2, slower=1.5), made(label=2)], endpoint={}, created="now"))
+    write(
+        b, document([made(seed=3), made(label=2), made(seed=4, slower=1.5), made(seed=5)], endpoint={}, created="now")
+    )
+    code, out, _ = cli("compare", a, a, "--json")
+    assert code == 0 and [metric["ratio"] for run in json.loads(out) for metric in run["metrics"]] == [1.0] * 24
+    code, out, _ = cli("compare", a, b, "--json")
+    found = json.loads(out)
+    assert [run["label"] for run in found] == ["concurrency 4", "concurrency 4", "concurrency 2"]
+    assert code == 0 and [run["verdict"] for run in found] == ["cannot tell"] * 3
+
+
+def test_the_only_runs_of_two_results_are_compared_and_their_labels_said(tmp_path: Path, cli: Cli) -> None:
+    a, b = stored(tmp_path / "a", label=4), stored(tmp_path / "b", label=2)
+    code, out, _ = cli("compare", a, b, "--allow-different", "--json")
+    reasons = json.loads(out)[0]["reasons"]
+    assert code == 3 and reasons[0] == "matched as the only runs: 'concurrency 4' and 'concurrency 2'"
+    assert "matched as the only runs" not in cli("compare", a, a)[1]
 
 
 def test_a_line_per_request_says_what_became_of_it(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_what_has_no_effect_is_refused_before_work(options: tuple[str, ...], pro
 def test_a_budget_that_is_no_number_is_refused(make_model: Make, cli: Cli) -> None:
     for budget in ("nan", "inf"):
         code, _, err = cli("sensitivity", make_model(name=budget), "--bits-per-weight", budget)
-        assert (code, f"--bits-per-weight {budget} is no budget" in err) == (2, True), err
+        assert (code, f"'{budget}' is no finite number in the range x>0" in err) == (2, True), err
 
 
 def test_a_weight_that_is_not_finite_is_named(make_model: Make, tmp_path: Path, cli: Cli) -> None:
