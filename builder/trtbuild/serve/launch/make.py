@@ -14,7 +14,7 @@ from trtbuild.serve.environment import FIXED
 from trtbuild.serve.launch.commands import Triton, mpirun, ranks_of
 from trtbuild.serve.launch.devices import Assignment, assign, total_ranks
 from trtbuild.serve.launch.facts import Facts, choose_image
-from trtbuild.serve.launch.paths import mounts_for, named_paths, seen_as
+from trtbuild.serve.launch.paths import absent_paths, here_as, mounts_for, seen_as
 from trtbuild.serve.launch.plan import LaunchPlan, Mode, Mount, Rank
 from trtbuild.serve.locate import SYSTEM_SERVER
 from trtbuild.serve.ports import Ports
@@ -220,9 +220,9 @@ def _mounts(facts: Facts, wanted: Wanted, place: Place) -> tuple[Mount, ...]:
         return mounts_for(facts.root, facts.repository, wanted.mounts)
     if wanted.mounts:
         raise UsageError(f"--mount is for containers; --with {place.name} uses none", hint="leave --mount out")
-    if missing := [path for path in named_paths(facts.repository) if not Path(path).exists()]:
+    if elsewhere := [path for path in absent_paths(facts.repository) if here_as(path, facts.root) is not None]:
         raise TrtbuildError(
-            f"the repository names {', '.join(missing)}, not to be found here",
+            f"the repository names {', '.join(elsewhere)}, not to be found here, and {facts.root} has what a container sees there",
             hint="render it again without --path-map, or launch it in a container (--with docker)",
         )
     return (Mount(str(facts.root), str(facts.root)),)
