@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.serve.environment import FIXED
+from trtbuild.serve.launch.characters import check_mounts, check_repository
 from trtbuild.serve.launch.commands import Triton, mpirun, ranks_of
 from trtbuild.serve.launch.devices import Assignment, assign, total_ranks
 from trtbuild.serve.launch.facts import Facts, choose_image
@@ -98,6 +99,12 @@ def make_plan(facts: Facts, wanted: Wanted, place: Place) -> LaunchPlan:
     mounts = _mounts(facts, wanted, place)
     name = _name(facts, wanted.name)
     repository = seen_as(facts.repository, mounts) if place.in_container else str(facts.repository)
+    check_mounts(place.name, mounts)
+    if (
+        facts.variant != "reference" and not place.as_caller
+    ):  # as the caller, and for reference, trtbuild serves it through a link
+        there = f"render it for another place: --path-map '{facts.root}=/deployment'" if place.in_container else ""
+        check_repository(repository, there or "move the folder to a plain path")
     triton = Triton(
         binary="tritonserver" if place.in_container else str(wanted.binary),
         repository=repository,
