@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtbuild.errors import CheckFailed, ToolFailed, TrtbuildError, UsageError
 from trtbuild.manifest import NAME as MANIFEST
+from trtbuild.termination import terminated_like_interrupted
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> It
     stage = _stage_of(path)
     try:
         stage.mkdir(parents=True, exist_ok=True)
-        with _locked(stage, path):
+        with terminated_like_interrupted(), _locked(stage, path):
             _put_back(path)
             if work is None or not _is_of(stage, work):
                 _empty(stage)

@@ -1,6 +1,6 @@
 """The outermost edge: errors become messages and exit codes here and nowhere else.
 
-Exit codes: 0 ok, 1 our error, 2 usage, 3 a check found something, 130 interrupted.
+Exit codes: 0 ok, 1 our error, 2 usage, 3 a check found something, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import click
 from trtbuild.cli.group import cli
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.printable import printable
+from trtbuild.termination import Terminated
 
 if TYPE_CHECKING:
     from trtbuild_client.errors import ClientError
 
 INTERRUPTED = 130
+#: As a shell counts: 128 + SIGTERM.
+TERMINATED = 143
 
 
 def _complain(message: str, hint: str = "") -> None:
@@ -45,9 +48,10 @@ def run(arguments: list[str]) -> int:
             raise
         _complain(error.message, error.hint)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as stop:  # click makes an Abort of any KeyboardInterrupt
+        is_terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)
+        click.echo("terminated" if is_terminated else "interrupted", err=True)
+        return TERMINATED if is_terminated else INTERRUPTED
     except BrokenPipeError:
         # The reader of our stdout went away (`| head`): nothing is wrong, and flushing at exit must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
