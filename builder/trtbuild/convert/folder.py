@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
+from trtbuild.convert.changed import refuse_changes
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import convert_all, inputs_key, verify_source, write_bytes
+from trtbuild.convert.run import convert_all, inputs_key, source_identity, verify_source, write_bytes
 from trtbuild.names import LAYOUTS
 from trtbuild.output import check_output, check_space, staged_folder
 from trtbuild.spec import Deployment
@@ -54,6 +55,11 @@ def write_checkpoints(
         logger.info("%s is up to date", output)
         return found
     needed = sum(write_bytes(plan, each.target) for each in deployments)
+    check_output(output, force=True, keep=(plan.source.path,))  # before --force is suggested
+    if not force:
+        refuse_changes(
+            output, {folders[each.target]: each for each in deployments}, source_identity(plan, deployments[0]), key=key
+        )
     check_output(output, force=force, keep=(plan.source.path,))
     check_space(output, needed + plan.recipe_bytes)
     manifests: dict[str, dict[str, Any]] = {}

@@ -23,6 +23,8 @@ from trtbuild.serve.ports import Ports
 _ANY_ADDRESS = "0.0.0.0"
 #: 60 s and 60 tries of 15 s: what large engines need (Triton specification 4.6).
 START_S = 960
+#: Triton's own ports.
+_USUAL = Ports(8000, 8001, 8002).named()
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?")
 
 
@@ -215,8 +217,8 @@ def _check_ports(wanted: Wanted, place: Place) -> None:
     free = [option for option, port in named.items() if port == 0]
     if free:
         raise UsageError(
-            f"{', '.join(free)} 0: a free port is picked when a local server starts, --with {place.name} needs numbers",
-            hint="give three different ports",
+            f"{', '.join(f'{option} 0' for option in free)}: only a server that trtbuild starts here picks free ports; those of --with {place.name} are fixed when it is written",
+            hint=f"give numbers that are free where it will run, such as {' '.join(f'{option} {port}' for option, port in _USUAL.items() if option in free)}",
         )
     if len(set(named.values())) < len(named):
         raise UsageError(f"ports must differ: {named}", hint="give three different ports")
