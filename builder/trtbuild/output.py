@@ -157,6 +157,24 @@ def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> It
         ) from error
 
 
+def drop_unfinished(path: Path) -> None:
+    """Remove what a killed run left beside a folder that is finished, unless somebody works on it; say so, and also where it cannot be removed."""
+    stage = _stage_of(path)
+    if not (stage / _WORK).is_file():
+        return
+    descriptor = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(stage)
+        logger.info("removed %s, which an interrupted run left", stage)
+    except BlockingIOError:
+        return
+    except OSError as error:
+        logger.warning("note: an interrupted run left %s, which cannot be removed: %s", stage, error.strerror)
+    finally:
+        os.close(descriptor)
+
+
 def _shown(name: object, stage: Path, path: Path) -> str:
     """Return the name of a file as it will be: nobody asked for the hidden folder."""
     return str(name).replace(str(stage), str(path))
