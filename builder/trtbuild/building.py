@@ -22,7 +22,15 @@ from trtbuild.evaluate.gate import check_gate, pass_gate
 from trtbuild.init_file import render
 from trtbuild.integrity import CONFIG, Held, held
 from trtbuild.manifest import CHECKPOINT
-from trtbuild.output import check_output, check_space, is_unfinished, link_or_copy, staged_folder, write_atomically
+from trtbuild.output import (
+    check_output,
+    check_space,
+    drop_unfinished,
+    is_unfinished,
+    link_or_copy,
+    staged_folder,
+    write_atomically,
+)
 from trtbuild.repo.planned import tokenizer_notes
 from trtbuild.spec import Deployment
 from trtbuild.stage_changes import changes
@@ -109,6 +117,7 @@ def build(
     stale = [stage.name for stage in needed(deployment, NAMES[-1]) if _is_stale(run, there, stage.name)]
     if not todo and not stale:
         _update_config(run)
+        drop_unfinished(output)
         logger.info("%s is up to date", output)
         return _summary(run, todo)
     _check_place(run, todo, there, stale, force=force)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,8 +70,13 @@ def initialize(
         UsageError: a setting is unknown or not allowed.
     """
     check_file(output, force=force)
-    sections = nested(settings)
-    wanted = spec.parse({"model": {"path": model}, **sections}, origin="trtbuild init")
+    if fetch and settings.get("model.revision") is not None:
+        raise UsageError(
+            f"--set model.revision={settings['model.revision']} and --download, which writes the revision that it fetches",
+            hint=f"write it behind the name: {model.partition('@')[0]}@{settings['model.revision']}",
+        )
+    sections = nested({"model.path": model, **settings})
+    wanted = spec.parse(sections, origin="trtbuild init")
     parallel = Parallel(tp_size=wanted.parallel.tp_size, pp_size=wanted.parallel.pp_size)
 
     def check(folder: Path) -> ModelDims:
@@ -83,12 +88,42 @@ def initialize(
 
     folder, commit = _locate(model, fetch=fetch, models_dir=models_dir, check=check, quiet=quiet)
     source, dims = SourceCheckpoint.open(folder), check(folder)
-    place = {"path": _as_written(model if commit is None else str(folder), output), "revision": commit}
-    given = {key: value for key, value in sections.pop("model", {}).items() if key != "path"}
-    deployment = spec.parse({"model": {**place, **given}, **sections}, origin="trtbuild init")
+    place = {"path": _as_written(model if commit is None else str(folder), output)}
+    deployment = spec.parse(
+        {**sections, "model": {"revision": commit, **sections["model"], **place}}, origin="trtbuild init"
+    )
     _remark(source)
     write_atomically(output, render(deployment))
     return Written(output, deployment, dims.architecture, dims.num_layers, source.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """One value of a command line.
+
+    Attributes:
+        words: as they were typed.
+        key: dotted key of trtbuild.yaml.
+        value: for it.
+    """
+
+    words: str
+    key: str
+    value: Any
+
+
+def together(typed: Iterable[Typed]) -> dict[str, Any]:
+    """Return dotted key -> value of everything that was typed.
+
+    Raises:
+        UsageError: two say different things about a key.
+    """
+    first: dict[str, Typed] = {}
+    for each in typed:
+        before = first.setdefault(each.key, each)
+        if before.value != each.value:
+            raise UsageError(f"{before.words} and {each.words} disagree about {each.key}", hint="give only one of them")
+    return {key: each.value for key, each in first.items()}
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -26,7 +26,7 @@ REMEDIES = {
     "build": "`trtbuild build` with --force builds everything again",
     "checkpoint": "convert the model again, with --force",
     "engine": "copy the whole folder again, or build the engine again (`trtbuild build --from engine`)",
-    "repository": "remove the folder, then render it again",
+    "repository": "`trtbuild render` with --force renders it again",
 }
 #: Manifests that list all other files of their folder; weights of a checkpoint have a digest for each tensor instead of one for the file.
 _LISTS_FILES = {"checkpoint": (".safetensors",), "engine": ()}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtbuild.errors import CheckFailed, ToolFailed, TrtbuildError, UsageError
 from trtbuild.manifest import NAME as MANIFEST
+from trtbuild.termination import terminated_like_interrupted
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> It
     stage = _stage_of(path)
     try:
         stage.mkdir(parents=True, exist_ok=True)
-        with _locked(stage, path):
+        with terminated_like_interrupted(), _locked(stage, path):
             _put_back(path)
             if work is None or not _is_of(stage, work):
                 _empty(stage)
@@ -154,6 +155,24 @@ def staged_folder(path: Path, *, work: str | None = None, needed: int = 0) -> It
             f"cannot write {_shown(error.filename or path, stage, path)}: {error.strerror or error}{_missing(error, stage, needed)}",
             hint="check free space and permissions",
         ) from error
+
+
+def drop_unfinished(path: Path) -> None:
+    """Remove what a killed run left beside a folder that is finished, unless somebody works on it; say so, and also where it cannot be removed."""
+    stage = _stage_of(path)
+    if not (stage / _WORK).is_file():
+        return
+    descriptor = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(stage)
+        logger.info("removed %s, which an interrupted run left", stage)
+    except BlockingIOError:
+        return
+    except OSError as error:
+        logger.warning("note: an interrupted run left %s, which cannot be removed: %s", stage, error.strerror)
+    finally:
+        os.close(descriptor)
 
 
 def _shown(name: object, stage: Path, path: Path) -> str:

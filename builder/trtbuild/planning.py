@@ -15,6 +15,7 @@ from trtbuild.convert.plan import ConversionPlan
 from trtbuild.convert.work import Work, work_of
 from trtbuild.errors import CheckFailed, Lacking, TrtbuildError, UsageError, Way
 from trtbuild.evaluate.limits import has_limits
+from trtbuild.integrity import held
 from trtbuild.limits import ResolvedLimits
 from trtbuild.memory import report
 from trtbuild.memory.estimate import Estimate, estimate
@@ -68,6 +69,17 @@ def plan(deployment: Deployment, options: PlanOptions | None = None) -> dict[str
         return _plan(deployment, options)
 
 
+def _room(deployment: Deployment, work: Work, output: Path, disk_bytes: int) -> int:
+    """Return the bytes that a build into a folder takes on the disk: without the stages that it will keep."""
+    from trtbuild.stages import NAMES, needed, stage_inputs, stage_keys
+
+    keys = stage_keys(work.key, stage_inputs(deployment))
+    kept = {name: stage for name, stage in held(output).items() if stage.key == keys.get(name) and not stage.problems}
+    if all(stage.name in kept for stage in needed(deployment, NAMES[-1])):
+        return 0
+    return max(0, disk_bytes - sum(int(entry["bytes"]) for stage in kept.values() for entry in stage.files.values()))
+
+
 def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     wishes = check_deployment(deployment)
     work = work_of(deployment, is_done=False)
@@ -81,7 +93,7 @@ def _plan(deployment: Deployment, options: PlanOptions) -> dict[str, Any]:
     if options.output is not None:
         from trtbuild.output import check_space
 
-        check_space(options.output, host.disk_bytes)
+        check_space(options.output, _room(deployment, work, options.output, host.disk_bytes))
     limits, described = job.limits, work.describe()
     found = {
         "schema_version": report.SCHEMA_VERSION,

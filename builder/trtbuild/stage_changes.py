@@ -37,6 +37,27 @@ def changes(entry: Mapping[str, Any], inputs: Mapping[str, Any], source: Mapping
         yield from _changes_of_source(made_from, source)
 
 
+def changes_of_checkpoint(
+    written: Mapping[str, Any], inputs: Mapping[str, Any], source: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the same of a checkpoint by itself, whose manifest has the deployment instead of inputs.
+
+    Args:
+        written: the manifest.
+        inputs: of the checkpoint now, as `stages.stage_inputs` returns them.
+        source: the model folder now.
+    """
+    before = {"trtbuild": written["trtbuild"]}
+    for key in inputs:
+        node: Any = written["deployment"]
+        *sections, last = key.split(".")
+        for part in sections:
+            node = node.get(part) if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping) and last in node:
+            before[key] = node[last]
+    yield from changes({"inputs": before, "source": written["source"]}, inputs, source)
+
+
 def _changes_of_source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     if before.get("config_sha256") != now["config_sha256"]:
         yield f"config.json of {now['path']} changed"

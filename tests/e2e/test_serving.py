@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.conftest import TAUGHT, Deployment, trtbuild
 
+from trtbuild.serve.ports import Ports
+from trtbuild.serve.supervisor import Server
 from trtbuild_client import Client, ServerError
 
 pytestmark = pytest.mark.triton
@@ -212,3 +216,12 @@ def test_public_tensors_do_not_depend_on_the_target(deployment: Deployment) -> N
     assert "text_output" in {entry["name"] for entry in metadata["outputs"]}
     with pytest.raises(urllib.error.HTTPError):
         post(f"{deployment.http_url}/v2/models/nowhere/generate", {"text_input": "x", "max_tokens": 1})
+
+
+def test_folders_may_have_any_name_of_utf8(deployment: Deployment, tmp_path: Path) -> None:
+    build = tmp_path / "dü" / "日本 🙂 e\u0301"
+    shutil.copytree(deployment.build_folder, build, ignore=shutil.ignore_patterns("repository"))
+    trtbuild("render", build, "--quiet")
+    trtbuild("lint", build / "repository", "--quiet")
+    with Server(build, ports=Ports(0, 0, 0)) as server, Client(server.grpc_url, "ensemble") as client:
+        assert client.generate("accent:", max_tokens=LONG).text == TAUGHT["accent:"]

@@ -1,6 +1,6 @@
 """The outermost edge: errors become messages and exit codes here and nowhere else.
 
-Exit codes: 0 ok, 1 our error, 2 usage, 3 a check found something, 130 interrupted.
+Exit codes: 0 ok, 1 our error, 2 usage, 3 a check found something, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -8,18 +8,22 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from trtbuild.cli.group import cli
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.printable import printable
+from trtbuild.termination import Terminated
 
 if TYPE_CHECKING:
     from trtbuild_client.errors import ClientError
 
 INTERRUPTED = 130
+#: As a shell counts: 128 + SIGTERM.
+TERMINATED = 143
 
 
 def _complain(message: str, hint: str = "") -> None:
@@ -32,6 +36,7 @@ def run(arguments: list[str]) -> int:
     """Run the command line and return the exit code; never raises, except with `--debug`."""
     debug = "--debug" in arguments
     try:
+        _require_text(arguments)
         result = cli.main(args=arguments, prog_name="trtbuild", standalone_mode=False)
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -43,9 +48,10 @@ def run(arguments: list[str]) -> int:
             raise
         _complain(error.message, error.hint)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as stop:  # click makes an Abort of any KeyboardInterrupt
+        is_terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)
+        click.echo("terminated" if is_terminated else "interrupted", err=True)
+        return TERMINATED if is_terminated else INTERRUPTED
     except BrokenPipeError:
         # The reader of our stdout went away (`| head`): nothing is wrong, and flushing at exit must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,6 +65,10 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, UnicodeEncodeError) and not _is_text(here := str(Path.cwd())):
+            refused = _not_text(here)
+            _complain(refused.message, refused.hint)
+            return refused.exit_code
         if (client_error := _as_client_error(error)) is not None:
             _complain(client_error.message, client_error.hint)
             return client_error.exit_code
@@ -68,6 +78,26 @@ def run(arguments: list[str]) -> int:
         )
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Raise UsageError for an argument that is not UTF-8: Python reads its bytes as surrogates, which no file or server takes as text."""
+    for argument in arguments:
+        if not _is_text(argument):
+            raise _not_text(argument)
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _not_text(name: str) -> UsageError:
+    shown = name.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="backslashreplace")
+    return UsageError(f"'{shown}' is not UTF-8", hint="files that are written name their folders as text: rename it")
 
 
 def _as_client_error(error: Exception) -> ClientError | None:

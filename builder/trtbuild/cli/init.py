@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from trtbuild.cli.deployment_options import option_name
 from trtbuild.cli.options import common, force, json_output
 from trtbuild.console import print_json, print_text
 from trtbuild.names import KV_CACHE_DTYPES, QUANTIZATIONS, TARGETS
@@ -52,10 +53,11 @@ def init(
     A token for gated and private models is taken from HF_TOKEN. Keys for --set: `trtbuild schema`, e.g.
     --set limits.max_batch_size=8.
     """
-    from trtbuild.initialize import initialize, setting
+    from trtbuild.initialize import Typed, initialize, setting, together
 
-    settings = {_KEYS[name]: value for name, value in options.items() if value is not None}
-    settings.update(setting(text) for text in assignments)
+    typed = [Typed(f"MODEL {model}", "model.path", model)]
+    typed += [Typed(f"{option_name(name)} {value}", _KEYS[name], value) for name, value in options.items() if value is not None]  # fmt: skip
+    settings = together([*typed, *(Typed(f"--set {text}", *setting(text)) for text in assignments)])
     written = initialize(
         model, output, settings=settings, fetch=download, models_dir=models_dir, force=force, quiet=quiet
     )

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
+from trtbuild.convert.changed import refuse_changes
 from trtbuild.convert.plan import ConversionPlan
-from trtbuild.convert.run import convert_all, inputs_key, verify_source, write_bytes
+from trtbuild.convert.run import convert_all, inputs_key, source_identity, verify_source, write_bytes
 from trtbuild.names import LAYOUTS
-from trtbuild.output import check_output, check_space, staged_folder
+from trtbuild.output import check_output, check_space, drop_unfinished, staged_folder
 from trtbuild.spec import Deployment
 
 logger = logging.getLogger(__name__)
@@ -51,9 +52,15 @@ def write_checkpoints(
         if verify_inputs:
             for target in _one_per_layout(deployments):
                 verify_source(plan, target, found[str(folders[target])]["inputs_sha256"], quiet=quiet)
+        drop_unfinished(output)
         logger.info("%s is up to date", output)
         return found
     needed = sum(write_bytes(plan, each.target) for each in deployments)
+    check_output(output, force=True, keep=(plan.source.path,))  # before --force is suggested
+    if not force:
+        refuse_changes(
+            output, {folders[each.target]: each for each in deployments}, source_identity(plan, deployments[0]), key=key
+        )
     check_output(output, force=force, keep=(plan.source.path,))
     check_space(output, needed + plan.recipe_bytes)
     manifests: dict[str, dict[str, Any]] = {}

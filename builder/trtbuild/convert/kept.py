@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trtbuild import manifest
 from trtbuild.arch.registry import check_architecture
 from trtbuild.console import progress
+from trtbuild.convert.changed import refuse_changes
 from trtbuild.convert.opening import KEPT_BY
 from trtbuild.convert.run import converted_by
 from trtbuild.convert.unified_config import rotary_fields, write_json, write_tokenizer
@@ -138,6 +139,9 @@ def copy_folder(
         if written["inputs_key"] == key and manifest.is_complete(output, written):
             logger.info("%s is up to date", output)
             return {str(output): written}
+    check_output(output, force=True, keep=(kept.raw.path,))  # before --force is suggested
+    if not force:
+        refuse_changes(output, {output: deployment}, manifest.source_identity(kept.raw), key=key)
     check_output(output, force=force, keep=(kept.raw.path,))
     check_space(output, kept.nbytes)
     with staged_folder(output, needed=kept.nbytes) as stage:

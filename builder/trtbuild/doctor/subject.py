@@ -33,12 +33,14 @@ class ServedModel:
         world_size: ranks of one instance.
         devices: `gpu_device_ids`, one list per instance; empty when it does not say.
         shares: whether it is a draft model on GPUs of its target.
+        is_read: whether its folder is here and told the ranks; else `world_size` is 1.
     """
 
     name: str
     world_size: int
     devices: tuple[tuple[int, ...], ...]
     shares: bool = False
+    is_read: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ def _repository(path: Path) -> Subject:
                 )
             target = "tensorrt" if config.backend == "tensorrtllm" or (artifact and artifact.kind == "engine") else "reference"  # fmt: skip
             world_size = artifact.world_size if artifact else 1
-            found.append((ServedModel(file.parent.name, world_size, _devices(parameters, file)), artifact, target))
+            model = ServedModel(file.parent.name, world_size, _devices(parameters, file), is_read=artifact is not None)
+            found.append((model, artifact, target))
         elif (arguments := _llm_api(file.parent)) is not None:
             found.append((ServedModel(file.parent.name, arguments, ()), None, "pytorch"))
     if not found:

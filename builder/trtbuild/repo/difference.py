@@ -16,7 +16,7 @@ import yaml
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.foreign_yaml import plain_yaml
-from trtbuild.repo.lint.reading import files_below
+from trtbuild.repo.lint.reading import dead_links_below, files_below
 from trtbuild.repo.lint.repository import CONFIG, Model, read_repository
 from trtbuild.repo.proto import as_dict
 
@@ -41,6 +41,8 @@ _ORDERED = frozenset({"dims", "shape", "preferred_batch_size", "reshape"})
 #: Not part of a model: what Python leaves behind, what keeps an empty folder, and hidden files.
 _IGNORED_FOLDERS = frozenset({"__pycache__"})
 _DIGEST_CHARACTERS = 12
+#: What stands for the content of a link that leads nowhere.
+_DEAD = "a link that leads nowhere"
 _CHUNK_BYTES = 2**20
 #: Files that count by what they say -> how they are read, and the largest of them; a larger one is compared as it is.
 _SAID: dict[str, Callable[[str], Any]] = {".yaml": plain_yaml, ".yml": plain_yaml, ".json": json.loads}
@@ -76,7 +78,12 @@ def compare(a: Path, b: Path) -> list[Difference]:
         TrtbuildError: one of them is no repository, or a configuration cannot be parsed.
     """
     ours, theirs = (_models(path) for path in (a, b))
-    found: list[Difference] = []
+    links = [{path.name: _DEAD for path in dead_links_below(folder) if path.parent == folder} for folder in (a, b)]
+    found = [
+        Difference(name, "files", name, links[0].get(name), links[1].get(name))
+        for name in sorted({*links[0], *links[1]})
+        if links[0].get(name) != links[1].get(name)
+    ]
     for name in sorted({*ours, *theirs}):
         if name not in ours or name not in theirs:
             present = ("there", None) if name in ours else (None, "there")
@@ -110,6 +117,8 @@ def facts(repository: Path, model: Model) -> dict[tuple[str, str], str]:
         name = file.relative_to(repository / model.folder).as_posix()
         if name != CONFIG and not _is_hidden(name):
             found["files", name] = digest(file)
+    for link in dead_links_below(repository / model.folder):
+        found["files", link.relative_to(repository / model.folder).as_posix()] = _DEAD
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -61,7 +61,8 @@ def render(context: RepoContext, output: Path, *, force: bool = False, templates
     Args:
         context: the values.
         output: the repository to write.
-        force: replace an existing repository, if it is one that this function wrote.
+        force: replace an existing repository, if it is one that this function wrote; where its manifest is damaged, if it has no file of a
+            name that is not rendered now.
         templates: the folder of templates; by default the one that comes with trtbuild.
 
     Raises:
@@ -71,10 +72,19 @@ def render(context: RepoContext, output: Path, *, force: bool = False, templates
     templates = templates or templates_dir()
     keep = (templates, Path(context.checkpoint_dir), Path(context.tokenizer_dir))
     check_output(output, force=True, keep=keep)
-    known = _rendered_before(output)  # before --force is suggested
+    files: dict[str, bytes] = {}
+    try:
+        known = _rendered_before(output)  # before --force is suggested
+    except manifest.DamagedManifest as error:
+        if not force:
+            raise
+        files = dict(_rendered_files(context, templates))
+        _refuse_foreign(output, files)
+        logger.warning("note: %s; whether files were edited by hand is not known", error.message)
+        known = {}
     check_output(output, force=force, keep=keep)
     _warn_of_edits(output, known)
-    files = dict(_rendered_files(context, templates))
+    files = files or dict(_rendered_files(context, templates))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     with staged_folder(output) as stage:
         for name, content in files.items():
@@ -158,6 +168,12 @@ def _rendered_before(output: Path) -> dict[str, str]:
     if not output.is_dir() or not any(output.iterdir()):
         return {}
     known: dict[str, str] = manifest.read(output, kind=KIND)["files"]
+    _refuse_foreign(output, known)
+    return known
+
+
+def _refuse_foreign(output: Path, known: Container[str]) -> None:
+    """Raise TrtbuildError if a folder holds files of other names than those that are rendered."""
     foreign = [
         name
         for path in sorted(output.rglob("*"))
@@ -168,7 +184,6 @@ def _rendered_before(output: Path) -> dict[str, str]:
         raise TrtbuildError(
             f"{output} holds files that were not rendered: {', '.join(foreign)}", hint="move them away first"
         )
-    return known
 
 
 def _warn_of_edits(output: Path, known: Mapping[str, str]) -> None:

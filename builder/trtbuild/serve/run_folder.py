@@ -25,7 +25,7 @@ from trtbuild.serve.python_stub import STUB_NAME, PythonStub
 
 UTILITIES = "triton_python_backend_utils.py"
 #: The server starts stubs through a shell, unquoted, and stubs of Python 3.11 and later encode file names as ASCII.
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+=@%:,-]+")
+_ODD = re.compile(r"[^A-Za-z0-9_./+=@%:,-]")
 #: The module that every stub imports before its model.py.
 PREFACE = "trtbuild_stub_preface"
 
@@ -49,7 +49,12 @@ class RunFolder:
 
 def is_plain_path(path: Path) -> bool:
     """Say whether the server can handle the path: ASCII, and nothing a shell would take apart."""
-    return _PLAIN_PATH.fullmatch(str(path)) is not None
+    return not odd_characters(str(path))
+
+
+def odd_characters(path: str) -> str:
+    """Return the characters of a path that the server cannot handle, each once."""
+    return "".join(dict.fromkeys(_ODD.findall(path)))
 
 
 def make_run_folder(install: ServerInstall, stub: PythonStub | None, repository: Path) -> RunFolder:

@@ -350,3 +350,26 @@ def test_build_makes_a_folder_and_does_nothing_the_second_time(make_model: Make,
     assert code == 1
     assert "--force" in err
     assert cli("build", folder, "-o", out, "--tp", "1", "--force")[0] == 0
+
+
+def test_a_checkpoint_of_other_inputs_is_refused_by_what_changed(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    model, out = make_model(), tmp_path / "out"
+    assert cli("convert", model, "-o", out)[0] == 0
+    before = (out / "manifest.json").read_bytes()
+    os.utime(model / "model.safetensors", (1, 1))
+    code, _, err = cli("convert", model, "-o", out, "--dtype", "float32", "--tp", 2)
+    assert code == 1
+    assert f"{out} holds a checkpoint of other inputs: " in err
+    assert "model.dtype was auto, now float32" in err
+    assert "parallel.tp_size was 1, now 2" in err
+    assert f"weights of {model} changed (model.safetensors)" in err
+    assert "--force" in err
+    assert (out / "manifest.json").read_bytes() == before
+    assert cli("convert", model, "-o", out, "--force")[0] == 0
+
+
+def test_what_a_manifest_does_not_say_is_still_called_other_inputs(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    model, out = make_model(), tmp_path / "out"
+    assert cli("convert", model, "-o", out, "--layers", 1)[0] == 0
+    _, _, err = cli("convert", model, "-o", out)
+    assert err.startswith(f"error: {out} holds a checkpoint of other inputs\n")

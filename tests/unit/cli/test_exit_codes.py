@@ -140,3 +140,37 @@ def test_what_a_check_finds_is_3(make_model: Make, cli: Cli, tmp_path: Path) -> 
         file.seek(-1, 2)
         file.write(bytes([byte[0] ^ 1]))
     assert cli("verify", out)[0] == 3
+
+
+#: A name with a byte that is no UTF-8, as Python reads it.
+BYTES = "bad\udcff"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("convert", BYTES, "-o", "c"), ("convert", "MODEL", "-o", BYTES), ("build", BYTES), ("init", BYTES), ("init", "MODEL", "-o", f"{BYTES}/t.yaml"),
+        ("plan", BYTES), ("lint", BYTES), ("serve", BYTES), ("doctor", "--for", BYTES), ("diff", "MODEL", BYTES),
+        ("render", "MODEL", "--path-map", f"{BYTES}=/models"), ("plan", "MODEL", f"--calibration={BYTES}"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_no_text_is_2(words: tuple[str, ...], make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    code, out, err = cli(*(str(make_model()) if word == "MODEL" else word for word in words))
+    assert (code, out) == (2, "")
+    assert "bad\\xff" in err
+    assert "is not UTF-8" in err
+    assert "defect" not in err
+    assert [path for path in sorted(tmp_path.iterdir()) if "bad" in path.name] == [path for path in before if "bad" in path.name]  # fmt: skip
+
+
+def test_a_current_folder_whose_name_is_no_text_is_2(
+    make_model: Make, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model()
+    (tmp_path / BYTES).mkdir()
+    monkeypatch.chdir(tmp_path / BYTES)
+    model.rename("model")
+    code, _, err = cli("convert", "model", "-o", "c")
+    assert (code, f"{tmp_path}/bad\\xff' is not UTF-8" in err) == (2, True)
+    assert cli("versions")[0] == 0

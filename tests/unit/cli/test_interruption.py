@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from trtbuild.termination import terminated_like_interrupted
 
 #: Sends SIGINT when a module is about to be imported, then runs trtbuild.
 AT_IMPORT = """
@@ -91,3 +94,56 @@ def test_a_command_in_the_background_keeps_ignoring_it() -> None:
     code = "import os, signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nimport trtbuild.__main__ as m\nimport trtbuild.cli.edge as e\ne.main = lambda: (os.kill(os.getpid(), signal.SIGINT), print('went on'))\nm.main()\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+
+#: Sends itself a signal when the weights are written and not yet in their place, then runs trtbuild.
+WHILE_WRITING = """
+import os, sys
+import trtbuild.output as output
+sync = output._sync_tree
+def stop(folder):
+    os.kill(os.getpid(), {number})
+    sync(folder)
+output._sync_tree = stop
+sys.argv = ["trtbuild", *{arguments!r}]
+from trtbuild.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+@pytest.mark.parametrize("verb", ["build", "convert"])
+def test_a_request_to_stop_keeps_what_is_finished_and_says_so(
+    make_model: Callable[..., Path], tmp_path: Path, number: int, code: int, word: str, verb: str
+) -> None:
+    arguments = [verb, str(make_model()), "-o", str(tmp_path / "out")]
+    status, err = interrupted(WHILE_WRITING.format(number=number, arguments=arguments))
+    assert status == code, err
+    lines = [line for line in err.splitlines() if line]
+    assert lines[-1] == word
+    assert lines[-2].startswith("what is finished is kept in ")
+    assert lines[-2].endswith("; the same command goes on from there")
+    assert "Traceback" not in err
+    done = subprocess.run([sys.executable, "-m", "trtbuild", *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, list(tmp_path.glob("**/.*.partial"))) == (0, []), done.stderr
+
+
+def test_terminated_work_that_cannot_be_resumed_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nimport trtbuild.cli.edge as edge\nfrom trtbuild.output import staged_folder\n"
+        "def work(**_):\n    with staged_folder(Path(sys.argv[1])):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"edge.cli.main = work\nsys.argv = ['trtbuild', {str(tmp_path / 'out')!r}]\nfrom trtbuild.__main__ import main\nmain()\n"
+    )
+    assert interrupted(code) == (143, "terminated\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_termination_is_left_to_whoever_handles_it_already() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: got.append(number))
+    try:
+        with terminated_like_interrupted():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert got == [signal.SIGTERM]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -395,3 +396,39 @@ def test_samples_are_cut_to_the_positions_of_the_model(cli: Cli, tmp_path: Path)
     source = GOLDENS / "gpt2" / "source"  # 256 positions
     code, _, err = cli("convert", source, "-o", tmp_path / "out", "--quantization", "fp8", "--calibration", ids)
     assert code == 0, err
+
+
+def left_behind(make_model: Make, cli: Cli, tmp_path: Path, verb: str, again: list[str]) -> tuple[Path, list[Any]]:
+    """Finish a folder, kill a run that does it again; return the folder under construction and the command that finds all up to date."""
+    command = [verb, make_model(), "-o", tmp_path / "out"]
+    assert cli(*command)[0] == 0
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED, "1", *map(str, command), *again], capture_output=True, check=False
+    )
+    assert died.returncode == -signal.SIGKILL
+    stage = tmp_path / ".out.partial"
+    assert stage.is_dir()
+    return stage, command
+
+
+@pytest.mark.parametrize(("verb", "again"), [("build", ["--from", "checkpoint"]), ("convert", ["--force"])])
+def test_what_a_killed_run_left_is_removed_when_all_is_up_to_date(
+    make_model: Make, cli: Cli, tmp_path: Path, verb: str, again: list[str]
+) -> None:
+    stage, command = left_behind(make_model, cli, tmp_path, verb, again)
+    code, _, err = cli(*command)
+    assert code == 0
+    assert f"removed {stage}, which an interrupted run left" in err
+    assert not stage.exists()
+    assert "removed" not in cli(*command)[2]
+
+
+def test_what_somebody_works_on_is_left_alone(make_model: Make, cli: Cli, tmp_path: Path) -> None:
+    stage, command = left_behind(make_model, cli, tmp_path, "build", ["--from", "checkpoint"])
+    descriptor = os.open(stage, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert cli(*command)[0] == 0
+        assert stage.is_dir()
+    finally:
+        os.close(descriptor)

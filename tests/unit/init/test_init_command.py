@@ -253,3 +253,46 @@ def test_the_command_line_reports_errors_with_the_agreed_exit_codes(
     assert run(["init", "llama", "--set", "nonsense"]) == 2
     assert run(["init", "llama", "--quantization", "fp9"]) == 2
     assert not Path("trtbuild.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "value"),
+    [("model.dtype=float32", "dtype", "float32"), ("model.revision=abc", "revision", "abc"), ("model.path=llama", "revision", None)],
+)  # fmt: skip
+def test_keys_of_the_model_are_set_like_any_other(model: Path, assignment: str, key: str, value: str | None) -> None:
+    assert run(["init", "llama", "--set", assignment]) == 0
+    written = spec.load(Path("trtbuild.yaml"))
+    assert (written.model.path, getattr(written.model, key)) == (str(model), value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first", "second"),
+    [
+        (["--tp", "3", "--set", "parallel.tp_size=1"], "--tp 3", "--set parallel.tp_size=1"),
+        (["--target", "tensorrt", "--set", "target=pytorch"], "--target tensorrt", "--set target=pytorch"),
+        (["--kv-cache", "fp8", "--set", "quantization.kv_cache=auto"], "--kv-cache fp8", "--set quantization.kv_cache=auto"),
+        (["--set", "parallel.tp_size=1", "--set", "parallel.tp_size=2"], "--set parallel.tp_size=1", "--set parallel.tp_size=2"),
+        (["--set", "model.path=other"], "MODEL llama", "--set model.path=other"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_itself_is_refused_with_both(
+    model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], first: str, second: str
+) -> None:
+    assert run(["init", "llama", *arguments]) == 2
+    assert f"{first} and {second} disagree" in capsys.readouterr().err
+    assert not Path("trtbuild.yaml").exists()
+
+
+def test_the_same_value_may_be_typed_twice(model: Path) -> None:
+    assert run(["init", "llama", "--tp", "2", "--set", "parallel.tp_size=2", "--set", "parallel.tp_size=2"]) == 0
+    assert spec.load(Path("trtbuild.yaml")).parallel.tp_size == 2
+
+
+def test_a_revision_beside_a_download_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "owner/name", "--download", "--set", "model.revision=abc"]) == 2
+    assert "owner/name@abc" in capsys.readouterr().err
+
+
+def test_the_model_is_a_section(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "llama", "--set", "model=other"]) == 2
+    assert "'model' is a section" in capsys.readouterr().err

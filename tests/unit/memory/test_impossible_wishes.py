@@ -107,3 +107,18 @@ def test_more_than_the_disk_is_one_error_with_a_way_out(
 
 def test_the_wishes_are_ten() -> None:
     assert len(WISHES) + 2 == 10
+
+
+def test_what_a_build_keeps_needs_no_room(
+    make_model: Callable[..., Path], cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = make_model(), tmp_path / "out"
+    assert cli("build", model, "-o", out)[0] == 0
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10))
+    assert cli("plan", out, "-o", out)[0] == 0
+    assert cli("plan", out, "--tp", 2, "-o", out)[0] == 1
+    rank = next((out / "checkpoint").glob("rank*.safetensors"))
+    rank.unlink()
+    code, _, err = cli("plan", out, "-o", out)
+    assert (code, "bytes are missing" in err) == (1, True)

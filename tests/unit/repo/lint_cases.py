@@ -142,6 +142,15 @@ def lose_engine(case: Case) -> None:
         file.unlink()
 
 
+def dead_link(name: str, target: str = "/nowhere/at/all") -> Mutation:
+    """Return a mutation that adds a symbolic link."""
+
+    def mutate(case: Case) -> None:
+        (case.root / name).symlink_to(target)
+
+    return mutate
+
+
 def parameter(key: str, value: str, model: str = "tensorrt_llm") -> Mutation:
     """Return a mutation that sets a parameter, instead of the one that is there if there is one."""
 

@@ -133,3 +133,16 @@ def test_exit_codes_are_0_for_the_same_and_3_for_different(tmp_path: Path, cli: 
     told = json.loads(out)
     assert (code, told["same"], len(told["differences"])) == (3, False, 1)
     assert cli("diff", a, tmp_path / "nowhere")[0] == 1
+
+
+def test_a_link_that_leads_nowhere_is_a_difference(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a"), write(tmp_path / "b")
+    for name in ("dangling", "core/9", "core/1/data"):
+        (b / name).symlink_to("/nowhere/at/all")
+    dead = "a link that leads nowhere"
+    assert compare(a, b) == [
+        Difference("dangling", "files", "dangling", None, dead),
+        Difference("core", "files", "1/data", None, dead),
+        Difference("core", "files", "9", None, dead),
+    ]
+    assert compare(b, b) == []

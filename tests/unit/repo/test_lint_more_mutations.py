@@ -102,6 +102,14 @@ ENGINE: dict[str, tuple[Mutation, set[str]]] = {
     "an empty model.py": (cut("repository/postprocessing/1/model.py", 0), {"python-code"}),
     "a class of another name": (swap_in("repository/postprocessing/1/model.py", "class TritonPythonModel", "class Model"), {"python-code"}),
     "a module that was not copied": (cases.remove("repository/tensorrt_llm_bls/1/answer.py"), {"rendered-file"}),
+    # what else lies there
+    "a dead link among the models": (cases.dead_link("repository/dangling"), {"dead-link"}),
+    "a link to itself": (cases.dead_link("repository/loop", "loop"), {"dead-link"}),
+    "a dead link for a version": (cases.dead_link("repository/preprocessing/9"), {"dead-link"}),
+    "a dead link in a version": (cases.dead_link("repository/preprocessing/1/data"), {"dead-link"}),
+    "a cut manifest": (write("repository/manifest.json", "{"), {"manifest-damaged"}),
+    "a manifest that is a list": (write("repository/manifest.json", "[]"), {"manifest-damaged"}),
+    "a manifest of another schema": (swap_in("repository/manifest.json", '"schema_version": 1', '"schema_version": 9'), {"manifest-damaged"}),
     # parameters
     "a decimal comma": (parameter("kv_cache_free_gpu_mem_fraction", "0,9"), {"parameter-value"}),
     "a space behind a word": (parameter("batch_scheduler_policy", "guaranteed_no_evict "), {"parameter-value"}),
@@ -285,3 +293,27 @@ def test_a_mistake_is_found_under_its_name(good: Callable[[str], Case], tmp_path
     report = check(case.repository, release=find_release("1.2.1"))
     assert {finding.rule for finding in report.findings} == rules, report.findings
     assert all(finding.message and finding.fix and finding.file for finding in report.findings)
+
+
+def test_a_dead_link_stops_triton_where_triton_itself_looks(tmp_path: Path) -> None:
+    case = cases.make(tmp_path)
+    for name in ("a", "preprocessing/a", "preprocessing/1/a"):
+        cases.dead_link(f"repository/{name}")(case)
+    cases.dead_link("repository/b", ".")(case)
+    found = {each.file: each.severity for each in check(case.repository).findings if each.rule == "dead-link"}
+    assert found == {"a": "error", "preprocessing/a": "error", "preprocessing/1/a": "warning"}
+
+
+def test_a_link_is_looked_up_where_the_server_sees_it(tmp_path: Path) -> None:
+    case = cases.make(tmp_path / "here")
+    cases.dead_link("repository/ensemble/checkpoint", "/models/checkpoint")(case)
+    cases.dead_link("repository/ensemble/gone", "/models/gone")(case)
+    cases.dead_link("repository/ensemble/elsewhere", "/other/of/the/image")(case)
+    report = check(case.repository, path_map=(str(case.root), "/models"), rules=["dead-link"])
+    assert [each.file for each in report.findings] == ["ensemble/gone"]
+
+
+def test_a_manifest_of_somebody_else_is_none_of_ours(tmp_path: Path) -> None:
+    case = cases.make(tmp_path)
+    write("repository/manifest.json", '{"name": "my models"}')(case)
+    assert check(case.repository).findings == ()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtbuild import manifest
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.repo.context import RepoContext
 from trtbuild.repo.lint import lint
@@ -297,15 +298,28 @@ class TestOutput:
         with pytest.raises(TrtbuildError, match="files that were not rendered: own_model/config.pbtxt"):
             render(context(), repository, templates=templates, force=True)
 
-    @pytest.mark.parametrize("content", ["{", '{"kind": "repository", "schema_version": 1}'])
-    def test_a_damaged_manifest_says_that_nobody_knows_what_was_added(
-        self, context: Context, templates: Path, repository: Path, content: str
+    @pytest.mark.parametrize("content", ["{", '{"kind": "repository", "schema_version": 1}', "[]", "\0"])
+    def test_a_repository_with_a_damaged_manifest_is_replaced_by_force(
+        self, context: Context, templates: Path, repository: Path, caplog: pytest.LogCaptureFixture, content: str
     ) -> None:
+        whole = manifest.read(repository, kind="repository")
         (repository / "manifest.json").write_text(content)
-        with pytest.raises(TrtbuildError) as error:
+        with pytest.raises(TrtbuildError, match="manifest.json") as error:
+            render(context(), repository, templates=templates)
+        assert error.value.hint == "`trtbuild render` with --force renders it again"
+        with caplog.at_level(logging.WARNING, logger="trtbuild"):
             render(context(), repository, templates=templates, force=True)
-        assert "manifest.json" in error.value.message
-        assert error.value.hint == "remove the folder, then render it again"
+        assert "whether files were edited by hand is not known" in caplog.text
+        assert manifest.read(repository, kind="repository")["files"].keys() == whole["files"].keys()
+
+    def test_beside_a_damaged_manifest_nothing_of_another_name_is_deleted(
+        self, context: Context, templates: Path, repository: Path
+    ) -> None:
+        (repository / "manifest.json").write_text("{")
+        (repository / "preprocessing" / "1" / "own.py").write_text("x")
+        with pytest.raises(TrtbuildError, match="files that were not rendered: preprocessing/1/own.py"):
+            render(context(), repository, templates=templates, force=True)
+        assert (repository / "manifest.json").read_text() == "{"
 
     def test_a_file_that_was_edited_is_replaced_and_named(
         self, context: Context, templates: Path, repository: Path, caplog: pytest.LogCaptureFixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,15 @@ def test_doctor_knows_the_gpus_of_both(repository: Path) -> None:
     ]
     [finding] = device_findings(subject.models, Gpus())
     assert (finding.status, finding.detail) == ("ok", "tensorrt_llm on 2,3; tensorrt_llm_draft on 0,1")
+
+
+def test_without_the_engines_the_lists_of_gpus_tell_their_ranks(repository: Path) -> None:
+    shutil.rmtree(repository.parent / "engine")
+    assert plan_of(repository, "mpirun").world_size == 4
+
+
+def test_without_an_engine_and_lists_of_gpus_nothing_is_guessed(tmp_path: Path) -> None:
+    repository = rendered(tmp_path, mine={}, its={})
+    shutil.rmtree(tmp_path / "engine")
+    with pytest.raises(TrtbuildError, match="its number of ranks is not known"):
+        plan_of(repository, "mpirun")

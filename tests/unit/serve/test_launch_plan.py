@@ -373,9 +373,9 @@ def test_scripts_and_units_are_those_of_the_golden_files(tmp_path: Path, way: st
 
 @pytest.mark.parametrize("way", ["local", "mpirun", "docker", "slurm"])
 def test_scripts_are_bash(tmp_path: Path, way: str) -> None:
-    (tmp_path / "a b").mkdir()
+    name = "it's" if way == "slurm" else "a b it's"  # pyxis parts mounts at blanks
     seen_as = "/deployment" if WAYS[way].place.in_container else None
-    plan = plan_of(write_build(tmp_path / "a b" / "it's", tp=2, seen_as=seen_as), way)
+    plan = plan_of(write_build(tmp_path / name, tp=2, seen_as=seen_as), way)
     subprocess.run(["bash", "-n"], input=text_of(plan, way), text=True, check=True)
 
 
@@ -467,3 +467,11 @@ def test_files_are_replaced_with_force_only(tmp_path: Path) -> None:
         write({"a.sh": "2"}, tmp_path, force=False)
     (path,) = write({"a.sh": "2"}, tmp_path, force=True)
     assert path.read_text(encoding="utf-8") == "2" and os.access(path, os.X_OK)
+
+
+@pytest.mark.parametrize("way", ["docker", "slurm", "kubernetes", "systemd"])
+def test_ports_that_are_written_down_are_numbers(tmp_path: Path, way: str) -> None:
+    facts = read_facts(write_build(tmp_path / "build", seen_as=None if way == "systemd" else "/deployment"))
+    with pytest.raises(UsageError, match=f"--http-port 0, --metrics-port 0: .* --with {way} are fixed") as failure:
+        make_plan(facts, Wanted("127.0.0.1", Ports(0, 8001, 0)), WAYS[way].place)
+    assert failure.value.hint.endswith("such as --http-port 8000 --metrics-port 8002")

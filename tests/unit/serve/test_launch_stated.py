@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,42 @@ def test_a_manifest_that_was_edited_badly_is_named(cli: Cli, rendered: Callable[
     (repository / "manifest.json").write_text(json.dumps(manifest))
     code, _, err = cli("serve", repository, "--with", "docker", "--dry-run")
     assert (code, "manifest.json states world_size 'two'" in err) == (1, True)
+
+
+@pytest.fixture
+def laptop(rendered: Callable[..., Path], tmp_path: Path) -> Path:
+    """A build folder for two ranks that holds rank files and a rendered repository, and no engine."""
+    rendered()
+    shutil.rmtree(tmp_path / "engine")
+    config = tmp_path / "checkpoint" / "config.json"
+    mapping = {"tp_size": 2, "pp_size": 1, "world_size": 2}
+    config.write_text(json.dumps({**json.loads(config.read_text()), "mapping": mapping}))
+    (tmp_path / "trtbuild.yaml").write_text(f"model: {{path: {tmp_path}}}\ntarget: tensorrt\ntensorrt_llm: 1.2.1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("way", [way for way in WAY_NAMES if way != "local"])
+@pytest.mark.parametrize("has_rank_files", [True, False])
+def test_launch_files_can_be_written_before_there_is_an_engine(
+    cli: Cli, laptop: Path, way: str, has_rank_files: bool
+) -> None:
+    if not has_rank_files:
+        (laptop / "checkpoint" / "config.json").unlink()
+    assert ranks(dry_run(cli, laptop, way)) == 2
+    assert ranks(dry_run(cli, laptop, way, "--world-size", 2)) == 2
+    code, _, err = cli("serve", laptop, "--with", way, "--world-size", 3, "--dry-run")
+    assert (code, "is for 2 rank(s)" in err) == (2, True)
+
+
+@pytest.mark.parametrize("way", ["local", "mpirun", "systemd"])
+def test_a_machine_that_lacks_the_engine_is_told_so(cli: Cli, laptop: Path, way: str) -> None:
+    _, _, err = cli("serve", laptop, "--with", way, "--dry-run")
+    assert f"note: it would not start: {laptop}/repository names {laptop}/engine, and nothing is there yet; build it there" in err  # fmt: skip
+    assert "--path-map" not in err
+
+
+def test_rank_files_for_other_ranks_than_the_manifests_are_refused(cli: Cli, laptop: Path) -> None:
+    config = laptop / "checkpoint" / "config.json"
+    config.write_text(config.read_text().replace('"tp_size": 2', '"tp_size": 4').replace('"world_size": 2', '"world_size": 4'))  # fmt: skip
+    code, _, err = cli("serve", laptop, "--with", "docker", "--dry-run")
+    assert (code, "rendered for 2 process(es) in leader mode, and 4 GPU(s) take 4" in err) == (1, True)

@@ -72,6 +72,16 @@ def read_lenient(file: Path, *, most_bytes: int) -> str:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yield the plain files below a folder, however deep; folders that are links, or cannot be read, are passed over."""
+    return (Path(path) for path in _below(folder) if is_file(path))
+
+
+def dead_links_below(folder: Path) -> Iterator[Path]:
+    """Yield the symbolic links below a folder that lead nowhere, or in a circle."""
+    return (path for path in map(Path, _below(folder)) if is_link(path) and not exists(path))
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """Yield everything below a folder but folders."""
     waiting, found = [str(folder)], 0
     while waiting and found < MOST_FILES:
         try:
@@ -79,8 +89,8 @@ def files_below(folder: Path) -> Iterator[Path]:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    elif is_file(entry.path):
+                    else:
                         found += 1
-                        yield Path(entry.path)
+                        yield entry.path
         except OSError:
             continue

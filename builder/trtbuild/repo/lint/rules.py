@@ -9,6 +9,7 @@ from trtbuild.repo.lint import (
     batching,
     chat_templates,
     code,
+    contents,
     devices,
     drafts,
     engines,
@@ -30,7 +31,7 @@ from trtbuild.repo.lint.findings import Rule
 
 #: Heading in docs/lint.md -> the modules that hold its rules; each has a table `RULES`.
 SECTIONS: dict[str, tuple[ModuleType, ...]] = {
-    "Text and files": (syntax, code, names),
+    "Text and files": (syntax, code, contents, names),
     "Parameters": (parameters,),
     "Batching, instances and GPUs": (batching, devices, schedulers),
     "Tensors": (tensors, public),

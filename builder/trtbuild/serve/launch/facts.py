@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Facts:
         variant: which kind it is.
         models: those that need GPUs.
         stated: what the manifest of the repository says about processes; None: nothing, or it speaks of other models than there are.
-        is_known: whether the number of ranks was read; False where neither the engine nor the manifest tells.
+        is_known: whether the number of ranks was read; False where neither the engine, its rank files nor the repository tells.
         artifact: facts of the engine.
         release: of TensorRT-LLM that must serve; None: nothing says so.
         deployment: trtbuild.yaml of the build folder.
@@ -70,24 +71,32 @@ def read_facts(folder: Path, *, engine: Path | None = None) -> Facts:
     subject = read_subject(root) if is_build else served
     target = subject.target if is_build else served.target
     artifact = read_artifact(engine) if engine is not None else served.artifact or subject.artifact
-    models, is_known = served.models, target != "tensorrt" or artifact is not None
     stated = read_stated(repository)
-    if stated is not None and len(models) != stated.models:
+    if stated is not None and len(served.models) != stated.models:
         stated = None
-    if artifact is not None and artifact.kind == "engine" and len(models) == 1:
-        models = (replace(models[0], world_size=artifact.world_size),)
-    elif (
-        not is_known
-        and len(models) == 1
-        and stated is not None
-        and (gpus := stated.gpus or sum(map(len, models[0].devices)))
-    ):
-        models, is_known = (replace(models[0], world_size=gpus // max(1, len(models[0].devices))),), True
+    models = served.models if target != "tensorrt" else tuple(_with_ranks(served.models, artifact, stated))
+    is_known = all(model.is_read for model in models)
     facts = Facts(
         root, repository, _VARIANTS[target], models, stated, is_known, artifact if artifact and artifact.kind == "engine" else None,
         None, load(root / "trtbuild.yaml") if is_build else None, subject.sm,
     )  # fmt: skip
     return replace(facts, release=_release(facts, subject.release or served.release))
+
+
+def _with_ranks(
+    models: Sequence[ServedModel], artifact: Artifact | None, stated: Stated | None
+) -> Iterator[ServedModel]:
+    """Yield the models with the ranks of their engines.
+
+    The only one is what was named or built, be it rank files that wait for their engine. Where nothing of it is here, `gpu_device_ids` has a
+    GPU for each rank, and the manifest of the repository tells the rest.
+    """
+    if len(models) == 1 and artifact is not None and artifact.kind != "model":
+        yield replace(models[0], world_size=artifact.world_size, is_read=True)
+        return
+    for model in models:
+        ranks = len(model.devices[0]) if model.devices else stated.gpus if stated and len(models) == 1 else None
+        yield model if model.is_read or ranks is None else replace(model, world_size=ranks, is_read=True)
 
 
 def _release(facts: Facts, stated: Release | None) -> Release | None:

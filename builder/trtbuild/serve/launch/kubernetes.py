@@ -72,8 +72,10 @@ def pod(plan: LaunchPlan, command: Sequence[str], *, is_serving: bool, gpus: int
     container: Manifest = {
         "name": CONTAINER,
         "image": plan.image,
-        "command": list(command),
-        "env": [{"name": name, "value": value} for name, value in {**plan.environment, "HOME": "/tmp"}.items()],
+        "command": [_literal(word) for word in command],
+        "env": [
+            {"name": name, "value": _literal(value)} for name, value in {**plan.environment, "HOME": "/tmp"}.items()
+        ],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -100,6 +102,11 @@ def pod(plan: LaunchPlan, command: Sequence[str], *, is_serving: bool, gpus: int
         "containers": [container],
         "volumes": volumes,
     }
+
+
+def _literal(text: str) -> str:
+    """Return a text in which Kubernetes, which expands $(NAME) in commands and values and halves $$, finds nothing to do."""
+    return text.replace("$", "$$")
 
 
 def _serving(plan: LaunchPlan) -> Manifest:

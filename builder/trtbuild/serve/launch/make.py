@@ -11,10 +11,11 @@ from pathlib import Path
 
 from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.serve.environment import FIXED
+from trtbuild.serve.launch.characters import check_mounts, check_repository
 from trtbuild.serve.launch.commands import Triton, mpirun, ranks_of
 from trtbuild.serve.launch.devices import Assignment, assign, total_ranks
 from trtbuild.serve.launch.facts import Facts, choose_image
-from trtbuild.serve.launch.paths import mounts_for, named_paths, seen_as
+from trtbuild.serve.launch.paths import absent_paths, here_as, mounts_for, seen_as
 from trtbuild.serve.launch.plan import LaunchPlan, Mode, Mount, Rank
 from trtbuild.serve.locate import SYSTEM_SERVER
 from trtbuild.serve.ports import Ports
@@ -22,6 +23,8 @@ from trtbuild.serve.ports import Ports
 _ANY_ADDRESS = "0.0.0.0"
 #: 60 s and 60 tries of 15 s: what large engines need (Triton specification 4.6).
 START_S = 960
+#: Triton's own ports.
+_USUAL = Ports(8000, 8001, 8002).named()
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?")
 
 
@@ -98,6 +101,12 @@ def make_plan(facts: Facts, wanted: Wanted, place: Place) -> LaunchPlan:
     mounts = _mounts(facts, wanted, place)
     name = _name(facts, wanted.name)
     repository = seen_as(facts.repository, mounts) if place.in_container else str(facts.repository)
+    check_mounts(place.name, mounts)
+    if (
+        facts.variant != "reference" and not place.as_caller
+    ):  # as the caller, and for reference, trtbuild serves it through a link
+        there = f"render it for another place: --path-map '{facts.root}=/deployment'" if place.in_container else ""
+        check_repository(repository, there or "move the folder to a plain path")
     triton = Triton(
         binary="tritonserver" if place.in_container else str(wanted.binary),
         repository=repository,
@@ -208,8 +217,8 @@ def _check_ports(wanted: Wanted, place: Place) -> None:
     free = [option for option, port in named.items() if port == 0]
     if free:
         raise UsageError(
-            f"{', '.join(free)} 0: a free port is picked when a local server starts, --with {place.name} needs numbers",
-            hint="give three different ports",
+            f"{', '.join(f'{option} 0' for option in free)}: only a server that trtbuild starts here picks free ports; those of --with {place.name} are fixed when it is written",
+            hint=f"give numbers that are free where it will run, such as {' '.join(f'{option} {port}' for option, port in _USUAL.items() if option in free)}",
         )
     if len(set(named.values())) < len(named):
         raise UsageError(f"ports must differ: {named}", hint="give three different ports")
@@ -220,9 +229,9 @@ def _mounts(facts: Facts, wanted: Wanted, place: Place) -> tuple[Mount, ...]:
         return mounts_for(facts.root, facts.repository, wanted.mounts)
     if wanted.mounts:
         raise UsageError(f"--mount is for containers; --with {place.name} uses none", hint="leave --mount out")
-    if missing := [path for path in named_paths(facts.repository) if not Path(path).exists()]:
+    if elsewhere := [path for path in absent_paths(facts.repository) if here_as(path, facts.root) is not None]:
         raise TrtbuildError(
-            f"the repository names {', '.join(missing)}, not to be found here",
+            f"the repository names {', '.join(elsewhere)}, not to be found here, and {facts.root} has what a container sees there",
             hint="render it again without --path-map, or launch it in a container (--with docker)",
         )
     return (Mount(str(facts.root), str(facts.root)),)

@@ -1,4 +1,4 @@
-"""What would make a start fail that can be seen beforehand: files of the engine that are missing or cut, backends that the server on this machine lacks."""
+"""What would make a start fail that can be seen beforehand: an engine that is not here, or missing files of it, backends that the server on this machine lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtbuild.doctor.damage import damaged
 from trtbuild.errors import TrtbuildError
 from trtbuild.repo.lint.repository import ENGINE_BACKEND, Model, read_repository
 from trtbuild.serve.launch.facts import Facts
-from trtbuild.serve.launch.paths import named_paths, splits
+from trtbuild.serve.launch.paths import absent_paths, named_paths, splits
 from trtbuild.serve.locate import ServerInstall
 
 #: Backend of a model that names a platform only (`BackendModel`, `GetBackendNameFromPlatform` in triton core; Triton's model configuration).
@@ -79,6 +79,13 @@ def _of_build(root: Path, folder: Path) -> list[str]:
     except TrtbuildError as error:
         return [error.message]
     return [problem for stage in stages for problem in manifest.damage(root, stage.files, under=under)]
+
+
+def absent(facts: Facts) -> list[Obstacle]:
+    """Return the folders that the repository names and this machine, on which the server is to run, does not have."""
+    missing = ", ".join(absent_paths(facts.repository))
+    hint = "build it there, or copy it there, before the start; --dry-run and -o work without it"
+    return [Obstacle(f"{facts.repository} names {missing}, and nothing is there yet", hint)] if missing else []
 
 
 def lacking(facts: Facts, install: ServerInstall) -> list[Obstacle]:

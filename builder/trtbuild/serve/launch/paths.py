@@ -37,6 +37,17 @@ def named_paths(repository: Path) -> list[str]:
     return list(found)
 
 
+def absent_paths(repository: Path) -> list[str]:
+    """Return those of the named paths at which there is nothing on this machine."""
+    return [path for path in named_paths(repository) if not Path(path).exists()]
+
+
+def here_as(path: str, root: Path) -> Mount | None:
+    """Return the mount of a build folder that makes a path exist, by the longest tail of it that the folder has; None when it has none."""
+    fronts = (front for front, tail in splits(PurePosixPath(path)) if tail.parts and (root / tail).exists())
+    return next((Mount(str(root), str(front)) for front in fronts), None)
+
+
 def mounts_for(root: Path, repository: Path, given: Sequence[tuple[str, str]]) -> tuple[Mount, ...]:
     """Return the folders to mount so that every path the repository names exists in the container.
 
@@ -65,9 +76,8 @@ def seen_as(path: Path, mounts: Sequence[Mount]) -> str:
 
 
 def _infer(path: str, root: Path) -> Mount:
-    for target, tail in splits(PurePosixPath(path)):
-        if tail.parts and (root / tail).exists():
-            return Mount(str(root), str(target))
+    if (mount := here_as(path, root)) is not None:
+        return mount
     if Path(path).exists():
         folder = path if Path(path).is_dir() else str(Path(path).parent)
         return Mount(folder, folder)

@@ -9,7 +9,7 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.serve.defaults import Listen
 from trtbuild.serve.launch.facts import read_facts
 from trtbuild.serve.launch.make import Wanted, make_plan
-from trtbuild.serve.launch.obstacles import Obstacle, damages, lacking
+from trtbuild.serve.launch.obstacles import Obstacle, absent, damages, lacking
 from trtbuild.serve.launch.plan import LaunchPlan
 from trtbuild.serve.launch.ways import WAYS, Way
 from trtbuild.serve.locate import SYSTEM_SERVER, ServerInstall, find_server
@@ -48,7 +48,8 @@ def prepare(
     binary = install.binary if install else SYSTEM_SERVER
     wanted = options.wanted(where, grace_s=grace_s, ready_timeout_s=ready_timeout_s, binary=binary)
     plan = make_plan(facts, wanted, way.place)
-    return plan, way, [*damages(facts, options.engine), *(lacking(facts, install) if install else [])]
+    here = () if way.place.in_container else absent(facts)
+    return plan, way, [*here, *damages(facts, options.engine), *(lacking(facts, install) if install else [])]
 
 
 def _install(server: Path | None) -> ServerInstall | None:

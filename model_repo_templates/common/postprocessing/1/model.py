@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import file_names
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from detokenizer import Detokenizer, Streams
@@ -25,6 +26,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer and read the parameters; a wrong one stops the load with its name."""
+        file_names.use_utf8()
         parameters = Parameters(args["model_config"])
         folder = parameters.required_text("tokenizer_dir")
         self._tokenizer = load_tokenizer(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import file_names
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from chat_template import ChatTemplate
@@ -31,6 +32,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer and read the parameters; a wrong one stops the load with its name."""
+        file_names.use_utf8()
         parameters = Parameters(args["model_config"])
         folder = parameters.required_text("tokenizer_dir")
         self._vocab_size = parameters.number("vocab_size")

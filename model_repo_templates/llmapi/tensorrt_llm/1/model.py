@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import file_names
 import triton_python_backend_utils as pb_utils
 from answers import tensors
 from asked import Asked, Defaults, is_stop, read
@@ -29,6 +30,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model; whatever is wrong stops the load with its reason."""
+        file_names.use_utf8()
         parameters = Parameters(args["model_config"])
         settings = read_settings(Path(__file__).with_name("model.yaml"), parameters.config)
         check_processes(os.environ)

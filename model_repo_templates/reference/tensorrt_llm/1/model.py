@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import file_names
 import torch
 import triton_python_backend_utils as pb_utils
 from pending import Pending, PendingRequests
@@ -34,6 +35,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the checkpoint and start the engine; whatever is wrong stops the load with its reason."""
+        file_names.use_utf8()
         parameters = Parameters(args["model_config"])
         strategy = parameters.required_text("gpt_model_type")
         if strategy not in BATCHING_STRATEGIES:
