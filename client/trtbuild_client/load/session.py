@@ -24,6 +24,8 @@ from trtbuild_client.output_file import Named, check_apart
 from trtbuild_client.readiness import wait_until_ready
 
 Log = Callable[[str], None]
+#: Empties the line of a terminal.
+_BEGIN_LINE = "\r\x1b[K"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,11 @@ class LoadTest:
             prompts = replace(prompts, max_seq_len=self.target.max_seq_len())
         load = self.load
         wanted = load.requests or (DEFAULT_REQUESTS if load.duration_s is None else None)
+        if self.show is not None:
+            self.show(f"{_BEGIN_LINE}making prompts")
         dataset = prompts.dataset(None if wanted is None else wanted + load.warmup_requests)
+        if self.show is not None:
+            self.show(_BEGIN_LINE)
         longest = max(turn.max_tokens for session in dataset.sessions for turn in session)
         check_objectives(self.objectives, is_streaming=is_streaming, max_tokens=longest)
         return dataset
@@ -215,14 +221,14 @@ class Line:
         self._last = progress.elapsed_s, progress.tokens
         failed = f", {progress.failed} failed" if progress.failed else ""
         self._show(
-            f"\r\x1b[K{self._label}: {progress.elapsed_s:.0f} s, {progress.done} done{failed}, {progress.in_flight} in flight, "
+            f"{_BEGIN_LINE}{self._label}: {progress.elapsed_s:.0f} s, {progress.done} done{failed}, {progress.in_flight} in flight, "
             f"{rate:,.0f} events/s"
         )
 
     def close(self) -> None:
         """Remove the line."""
         if self._show is not None:
-            self._show("\r\x1b[K")
+            self._show(_BEGIN_LINE)
 
 
 def terminal_line(*, is_quiet: bool) -> Log | None:
