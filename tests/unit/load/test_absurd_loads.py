@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -104,3 +106,19 @@ def test_the_limit_of_open_files_is_raised_and_what_is_beyond_it_is_refused() ->
         assert len(mock.schedule()["requests"]) == before
         done = limited(128, *load, "--prompt", "x", "--allow-invalid", "--streams-per-connection", "4")
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("scheme", "arguments"),
+    [("", ()), ("", ("--transport", "grpcio")), ("http://", ()), ("http://", ("--api", "triton-http"))],
+)
+def test_a_server_that_accepts_and_stays_silent_is_not_waited_for_longer_than_an_answer(
+    scheme: str, arguments: tuple[str, ...], cli: Cli
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
+        began_s = time.monotonic()
+        code, _, err = cli("bench", "--url", url, "--timeout", "300ms", "--requests", 2, *arguments)
+        took_s = time.monotonic() - began_s
+    assert code == 1 and "within 0.3 s" in err, err
+    assert took_s < 5  # the time of a question without --timeout is 10 s
