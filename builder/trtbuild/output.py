@@ -313,8 +313,8 @@ def refuse_dash(output: Path) -> None:
     Raises:
         UsageError: it is.
     """
-    if str(output) == "-":
+    if output.parts[:1] == ("-",):  # "-/1" is that of a command which makes subfolders
         raise UsageError(
             "an output named '-'",
-            hint="/dev/stdout is the standard output; for a file of that name give its folder, too",
+            hint="/dev/stdout is the standard output; for a file of that name give its whole path",
         )

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.errors import TrtbuildError
+from trtbuild.demo.folder import prepare
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.output import check_file, check_output, check_writable, staged_folder, write_atomically
+from trtbuild.serve.launch.ways import write
 
 Cli = Callable[..., tuple[int, str, str]]
 #: Places without files: kernel tables, what lies below a file, a device.
@@ -104,7 +106,15 @@ def test_two_files_of_a_migration_are_two(make_model: Callable[..., Path], cli: 
     assert code == 2 and "new.yaml is the file of -o, which is written, too" in err and not new.exists()
 
 
-@pytest.mark.parametrize("verb", [["init"], ["convert"], ["build", "--target", "reference"]])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["init"],
+        ["convert"],
+        ["build", "--target", "reference"],
+        ["convert", "--target", "reference", "--target", "tensorrt"],
+    ],
+)
 def test_a_dash_is_neither_a_file_nor_a_folder(
     verb: list[str], cli: Cli, make_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +123,14 @@ def test_a_dash_is_neither_a_file_nor_a_folder(
     before = sorted(tmp_path.iterdir())
     code, _, err = cli(*verb, model, "-o", "-")
     assert code == 2 and "an output named '-'" in err and sorted(tmp_path.iterdir()) == before
+
+
+def test_a_dash_is_no_folder_of_a_demo_or_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for make in (lambda: prepare(Path("-"), force=False), lambda: write({"x": ""}, Path("-"), force=False)):
+        with pytest.raises(UsageError, match="an output named '-'"):
+            make()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trtbuild_yaml_goes_where_a_link_leads(cli: Cli, make_model: Callable[..., Path], tmp_path: Path) -> None:
