@@ -15,6 +15,7 @@ from pathlib import Path
 from trtbuild.errors import CheckFailed, ToolFailed, TrtbuildError, UsageError
 from trtbuild.manifest import NAME as MANIFEST
 from trtbuild.termination import terminated_like_interrupted
+from trtbuild_client.output_file import is_written_as_it_is, replaced, target_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,10 @@ def check_output(path: Path, *, force: bool, keep: tuple[Path, ...] = ()) -> Non
         keep: folders that are read and must stay as they are.
 
     Raises:
-        UsageError: it lies inside one of `keep`, or holds one of them, the home or the current folder.
+        UsageError: it lies inside one of `keep`, or holds one of them, the home or the current folder; or it is "-".
         TrtbuildError: it exists, is not a folder, or nothing can be written there.
     """
+    refuse_dash(path)
     target = path.absolute().resolve()
     for kept in (*keep, Path.home(), Path.cwd()):
         if kept.resolve() == target or target in kept.resolve().parents:
@@ -284,17 +286,19 @@ def link_or_copy(source: str, place: str) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
-    """Write a file (text as UTF-8, or piece by piece) so that readers see the old or the new content, never a part of it."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Write a file (text as UTF-8, or piece by piece) so that readers see the old or the new content, never a part of it.
+
+    What a link leads to is written, and devices and pipes as they are: see `trtbuild_client.output_file.replaced`.
+
+    Raises:
+        TrtbuildError: it cannot be written.
+    """
+    if isinstance(content, str):
+        content = content.encode()
     try:
-        if isinstance(content, str):
-            content = content.encode()
-        with partial.open("wb") as file:
+        with replaced(path, ending=".partial") as file:
             file.writelines([content] if isinstance(content, bytes) else content)
-        _sync(partial)
-        partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise TrtbuildError(
             f"cannot write {path}: {error.strerror}", hint="check free space and permissions"
         ) from error
@@ -303,13 +307,33 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes | memoryv
 def check_file(output: Path, *, force: bool) -> None:
     """Refuse a file that cannot be written: a folder, one that is there (unless `force`), or in a folder that is not or that takes no files.
 
+    Links are followed; devices, pipes and descriptors such as /dev/stdout are written to as they are, so that nothing of them is replaced.
+
     Raises:
         TrtbuildError: any of them.
+        UsageError: it is "-".
     """
+    refuse_dash(output)
     if output.is_dir():
         raise TrtbuildError(f"{output} is a folder", hint=f"name a file, for example -o {output / 'trtbuild.yaml'}")
+    target = target_of(output)
+    if is_written_as_it_is(target) and target.exists():
+        return
     if output.exists() and not force:
         raise TrtbuildError(f"{output} exists", hint="--force replaces it; -o FILE writes another one")
-    if not output.absolute().parent.is_dir():
-        raise TrtbuildError(f"the folder {output.parent} does not exist", hint="create it first")
-    check_writable(output)
+    if not target.parent.is_dir():
+        raise TrtbuildError(f"the folder {target.parent} does not exist", hint="create it first")
+    check_writable(target)
+
+
+def refuse_dash(output: Path) -> None:
+    """Refuse "-", which elsewhere is stdout, and would be a file or a folder of that name here.
+
+    Raises:
+        UsageError: it is.
+    """
+    if output.parts[:1] == ("-",):  # "-/1" is that of a command which makes subfolders
+        raise UsageError(
+            "an output named '-'",
+            hint="/dev/stdout is the standard output; for a file of that name give its whole path",
+        )

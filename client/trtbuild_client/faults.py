@@ -140,6 +140,13 @@ def no_answer(address: str, timeout_s: float, kind: str) -> ConnectError:
     )
 
 
+def question_error(text: str, status: str, *, address: str, model: str, timeout_s: float) -> ClientError:
+    """Return the error of a question about server or models that gRPC answers with a status."""
+    if status == "DEADLINE_EXCEEDED":
+        return no_answer(address, timeout_s, "gRPC")
+    return translate(text, status=status, address=address, model=model)
+
+
 def too_long(size_bytes: int, limit_bytes: int) -> InvalidRequest:
     """Return the error for a request that is longer than the client may send."""
     return InvalidRequest(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ClientError, ServerError
-from trtbuild_client.faults import no_answer, too_late, too_long, translate
+from trtbuild_client.faults import too_late, too_long, translate
 from trtbuild_client.tensors import decode, numbers, object_array
 from trtbuild_client.triton_proto import service_pb2
 from trtbuild_client.wire import ModelInfo, Reply, TensorSpec, WireRequest
@@ -133,10 +133,3 @@ def call_error(text: str, status: str, address: str, request: WireRequest) -> Cl
     if status == "DEADLINE_EXCEEDED" and request.timeout_s is not None:
         return too_late(address, request)
     return translate(text, status=status, address=address, model=request.model)
-
-
-def question_error(text: str, status: str, *, address: str, model: str, timeout_s: float) -> ClientError:
-    """Return the error of a question about server or models."""
-    if status == "DEADLINE_EXCEEDED":
-        return no_answer(address, timeout_s, "gRPC")
-    return translate(text, status=status, address=address, model=model)

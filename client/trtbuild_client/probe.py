@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from trtbuild_client import defaults
@@ -21,6 +20,8 @@ from trtbuild_client.stream import Stream
 from trtbuild_client.workers import run_interruptibly
 
 _log = logging.getLogger(__name__)
+#: Threads that a machine runs beside each other without their waiting for a core being most of what is measured.
+_MOST_CONCURRENT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class Probe:
         for name, least in (("requests", 1), ("concurrency", 1), ("warmup", 0)):
             if getattr(self, name) < least:
                 raise InvalidRequest(f"{name}={getattr(self, name)}", hint=f"It must be at least {least}.")
+        if self.concurrency > _MOST_CONCURRENT:
+            raise InvalidRequest(
+                f"concurrency={self.concurrency}",
+                hint=f"Each is a thread: at most {_MOST_CONCURRENT:,}; `trtbuild bench` takes more.",
+            )
         if self.concurrency > self.requests:
             raise InvalidRequest(
                 f"concurrency={self.concurrency} would never be reached with {self.requests} requests",
@@ -82,7 +88,7 @@ class Probe:
         self._request(client, self.prompts[0])  # what cannot be built is found before anything is sent
         records: list[RequestRecord] = []
         for label, number in (("warm-up", self.warmup), ("request", self.requests)):
-            phase = self._phase(client, self._prompts(label, number), on_done)
+            phase = self._phase(client, self._prompts(label, number), min(self.concurrency, number), on_done)
             records += [replace(record, warmup=label == "warm-up") for record in phase]
         return summarize(
             records,
@@ -93,12 +99,11 @@ class Probe:
             has_unique_prompts=self.has_unique_prompts,
         )
 
-    def _prompts(self, label: str, number: int) -> list[str]:
-        prompts = [self.prompts[index % len(self.prompts)] for index in range(number)]
-        if not self.has_unique_prompts:
-            return prompts
+    def _prompts(self, label: str, number: int) -> Iterator[str]:
         run = uuid.uuid4().hex[:8]  # earlier runs must not have warmed the cache either
-        return [f"[{run} {label} {index}] {prompt}" for index, prompt in enumerate(prompts)]
+        for index in range(number):
+            prompt = self.prompts[index % len(self.prompts)]
+            yield f"[{run} {label} {index}] {prompt}" if self.has_unique_prompts else prompt
 
     def _request(self, client: Client, prompt: str) -> Stream:
         options = Options(**self.options)
@@ -109,19 +114,20 @@ class Probe:
             options.setdefault("return_perf_metrics", True)
         return client.request(prompt, is_streaming=self.is_streaming, tensors=self.tensors, **options)
 
-    def _phase(self, client: Client, prompts: list[str], on_done: Callable[[int], None]) -> list[RequestRecord]:
-        """Send all prompts with `concurrency` workers; return the records in the order of sending."""
-        waiting: SimpleQueue[str] = SimpleQueue()
-        for prompt in prompts:
-            waiting.put(prompt)
+    def _phase(
+        self, client: Client, prompts: Iterator[str], workers: int, on_done: Callable[[int], None]
+    ) -> list[RequestRecord]:
+        """Send all prompts; return the records in the order of sending."""
+        lock = threading.Lock()  # a generator serves one thread at a time
         records: list[RequestRecord] = []
 
         def work(is_interrupted: threading.Event) -> None:
             while not is_interrupted.is_set():
-                try:
-                    stream = self._request(client, waiting.get_nowait())
-                except Empty:
+                with lock:
+                    prompt = next(prompts, None)
+                if prompt is None:
                     return
+                stream = self._request(client, prompt)
                 try:
                     for _ in stream:
                         pass
@@ -130,5 +136,5 @@ class Probe:
                 records.append(stream.generation.record)
                 on_done(1)
 
-        run_interruptibly(work, min(self.concurrency, len(prompts)), cancel=client.cancel_all)
+        run_interruptibly(work, workers, cancel=client.cancel_all)
         return sorted(records, key=lambda record: record.sent_ns)

@@ -11,7 +11,7 @@ import grpc
 from trtbuild_client import grpc_channel, grpc_wire
 from trtbuild_client.connection import Connection
 from trtbuild_client.errors import ClientError, InvalidRequest, ModelNotFound, NotReady
-from trtbuild_client.faults import models_hint
+from trtbuild_client.faults import models_hint, question_error
 from trtbuild_client.triton_proto import service_pb2, service_pb2_grpc
 from trtbuild_client.wire import Call, ModelInfo, Reply, WireRequest
 
@@ -95,7 +95,7 @@ class GrpcTransport:
         try:
             return getattr(self._stub, method)(message, timeout=self._connect_timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            failure = grpc_wire.question_error(
+            failure = question_error(
                 error.details() or "",
                 error.code().name,
                 address=self.address,

@@ -11,8 +11,10 @@ from trtbuild_client.load.session import Files, LoadTest
 from trtbuild_client.load.settings import Load, Prompts
 from trtbuild_client.load.slo import parse
 from trtbuild_client.load.target import Target
+from trtbuild_client.load.tokens import tokenizer_file
 from trtbuild_client.load.validity import Allowed
 from trtbuild_client.options import reach
+from trtbuild_client.output_file import Named
 from trtbuild_client.parameters import PARAMETERS
 
 #: Options that are taken over by their name.
@@ -69,7 +71,7 @@ def from_options(given: Mapping[str, Any], *, show: Callable[[str], None] | None
         think_s=given["think_s"] or 0.0,
     )
     files = Files(given["output"], given["html"], given["csv_path"], given["parquet_path"], given["aiperf_path"])
-    files.check()
+    files.check(_inputs(given))
     objectives = () if given["slo"] is None else parse(given["slo"])
     return LoadTest(_target(given), load, prompts, objectives, show, given["wait_s"]), files
 
@@ -98,6 +100,18 @@ def _check_together(given: Mapping[str, Any]) -> None:
             raise UsageError(f"{option} without {needed}", hint=hint)
     if given["path"] and given["text"]:
         raise UsageError("--dataset and --prompt at once", hint="Give one of them.")
+
+
+def _inputs(given: Mapping[str, Any]) -> list[Named]:
+    """Return the files that are read, by the option that names them."""
+    tokenizer = given["tokenizer"]
+    return [
+        ("--dataset", given["path"]),
+        ("--tokenizer", None if tokenizer is None else tokenizer_file(tokenizer)),
+        ("--tls-ca", given["tls_ca"]),
+        ("--tls-cert", given["tls_cert"]),
+        ("--tls-key", given["tls_key"]),
+    ]
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:

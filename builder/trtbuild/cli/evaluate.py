@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,19 @@ def evaluate(
     from trtbuild.evaluate.run import evaluate_folder
     from trtbuild.evaluate.tasks import TaskOptions, task_names
     from trtbuild.output import check_file, write_atomically
+    from trtbuild_client.output_file import check_apart
 
     accuracy = resolve_accuracy(config, given)
     if html is not None:
         check_file(html, force=True)
+        read = {
+            "FOLDER": folder,
+            "--source": source,
+            "--config": config,
+            "--texts": given["texts"],
+            "--include-path": include_path,
+        }
+        check_apart([("--html", html)], _files(read))
     if tasks is None and (limit is not None or include_path is not None):
         raise UsageError("--limit and --include-path are for --tasks", hint="name tasks, e.g. --tasks hellaswag")
     options = TaskOptions(task_names(tasks), limit, include_path) if tasks is not None else None
@@ -90,3 +100,11 @@ def evaluate(
     print_evaluation(evaluation, checks, as_json=as_json)
     if not all(each.passed for each in checks):
         ctx.exit(_FOUND)
+
+
+def _files(read: Mapping[str, Path | None]) -> Iterator[tuple[str, Path]]:
+    """Yield the files that are read, those in folders too, but for the pages that were written there before."""
+    for name, path in read.items():
+        for file in [path, *path.rglob("*")] if path is not None else ():
+            if file.is_file() and file.suffix != ".html":
+                yield name, file

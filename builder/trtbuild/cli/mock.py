@@ -33,6 +33,10 @@ def mock(schedule_file: Path | None, quiet: bool, **fields: Any) -> None:
     from trtbuild.console import print_text
     from trtbuild_client.mock.options import MockOptions
     from trtbuild_client.mock.server import Addresses, serve
+    from trtbuild_client.output_file import check_apart
+
+    tls = [("--tls-ca", fields["tls_ca"]), ("--tls-cert", fields["tls_cert"]), ("--tls-key", fields["tls_key"])]
+    check_apart([("--schedule-file", schedule_file)], tls)
 
     def announce(addresses: Addresses) -> None:
         print_text(json.dumps(addresses.to_json()))

@@ -48,10 +48,9 @@ class _OutputFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; see `output.check_file` for what it raises."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if not path.exists():
-            from trtbuild.output import check_file
+        from trtbuild.output import check_file
 
-            check_file(path, force=True)
+        check_file(path, force=True)
         return path
 
 

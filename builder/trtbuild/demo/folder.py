@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.output import write_atomically
+from trtbuild.output import refuse_dash, write_atomically
 
 #: Written first and last: marks the folder, then holds the result.
 MARKER = "demo.json"
@@ -23,8 +23,10 @@ def prepare(folder: Path, *, force: bool) -> None:
     """Make `folder` an empty demo folder, except for the model of an earlier demo.
 
     Raises:
+        UsageError: it is called "-".
         TrtbuildError: it holds something else, or the server of an earlier demo still uses it.
     """
+    refuse_dash(folder)
     if folder.exists() and not folder.is_dir():
         raise TrtbuildError(f"{folder} is not a folder", hint="choose another one with --output")
     if folder.is_dir() and any(folder.iterdir()) and not is_demo(folder) and not force:

@@ -32,6 +32,7 @@ from trtbuild.trtllm.llm_args import LlmArgs
 from trtbuild.trtllm.llm_serve import yaml_text
 from trtbuild.trtllm.llm_settings import Facts, arguments
 from trtbuild.trtllm.versions import DEFAULT, Feature, Release, find_release, with_feature
+from trtbuild_client.output_file import check_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,9 @@ def write(migration: Migration, output: Path, *, llm_api: Path | None, force: bo
 
     Raises:
         TrtbuildError: a file is in the way, or the arguments cannot be made.
+        InvalidRequest: both are one file.
     """
+    check_apart([("-o", output), ("--llm-api", llm_api)])
     for file in (output, llm_api):
         if file is not None:
             check_file(file, force=force)

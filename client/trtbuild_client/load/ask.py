@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from trtbuild_client.connection import Connection
-from trtbuild_client.errors import ClientError, ConnectError, ModelNotFound, NotReady, ServerError
-from trtbuild_client.faults import models_hint, translate, unreachable
+from trtbuild_client.errors import ClientError, ModelNotFound, NotReady, ServerError
+from trtbuild_client.faults import models_hint, no_answer, question_error, unreachable
 from trtbuild_client.load.http2 import Http2
 from trtbuild_client.load.model_messages import model_policy, tensor_specs
 from trtbuild_client.load.outcomes import Outcome
@@ -78,14 +78,13 @@ def ask(server: Connection, calls: Sequence[tuple[str, bytes]], *, model: str, t
                     raise unreachable(where, "it closed the connection")
                 http.receive(data, 0)
     except TimeoutError as error:
-        raise ConnectError(
-            f"no answer from {where} within {timeout_s:g} s", hint="Is this the gRPC port of a running Triton server?"
-        ) from error
+        raise no_answer(where, timeout_s, "gRPC") from error
     except OSError as error:
         raise unreachable(where, error.strerror or str(error)) from error
     for answer in answers:
         if answer.failure is not None:
-            raise translate(answer.failure[1], status=answer.failure[0], address=where, model=model)
+            status, text = answer.failure
+            raise question_error(text, status, address=where, model=model, timeout_s=timeout_s)
     return [answer.data for answer in answers]
 
 

@@ -10,6 +10,9 @@ from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.tokens import Counter, text_of
 from trtbuild_client.load.workload import Session, Turn
 
+#: More than a load test has use for: of requests, and of tokens (more than 1 GB of text, made in minutes).
+_MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 200_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -58,15 +61,20 @@ class Synthetic:
     think_ns: int = 0
 
     def make(self, number: int, counter: Counter, seed: int) -> Dataset:
-        """Return so many conversations; the same seed gives the same."""
+        """Return so many conversations; the same seed gives the same.
+
+        Raises:
+            InvalidRequest: a shared beginning that is no part of a prompt, or more than memory and patience are for.
+        """
         if self.prefix_tokens >= self.input_tokens.mean and self.prefix_tokens:
             raise InvalidRequest(
                 f"a shared beginning of {self.prefix_tokens} tokens in prompts of {self.input_tokens.mean}",
                 hint="Make the prompts longer than what they share.",
             )
+        self._check_amount(number)
+        groups = min(self.prefix_groups, number) if self.prefix_tokens else 0
         prefixes = [
-            text_of(counter, self.prefix_tokens, random.Random(f"{seed} prefix {group}"))
-            for group in range(self.prefix_groups if self.prefix_tokens else 0)
+            text_of(counter, self.prefix_tokens, random.Random(f"{seed} prefix {group}")) for group in range(groups)
         ]
         sessions = []
         for index in range(number):
@@ -78,5 +86,17 @@ class Synthetic:
                 text = text_of(counter, tokens, random_, start=start)
                 turns.append(Turn(text, self.output_tokens.draw(random_), tokens, self.think_ns if turn else 0))
             sessions.append(tuple(turns))
-        shared = f", {self.prefix_tokens} shared by {self.prefix_groups} groups" if self.prefix_tokens else ""
+        shared = f", {self.prefix_tokens} shared by {groups} groups" if groups else ""
         return Dataset(sessions, f"synthetic, {self.input_tokens.mean} {counter.unit}{shared}")
+
+    def _check_amount(self, number: int) -> None:
+        tokens = self.input_tokens.mean + self.input_tokens.deviation
+        for what, each, most in (("requests", 1, _MOST_REQUESTS), ("tokens", tokens, _MOST_TOKENS)):
+            total = number * self.turns * each
+            if total > most:
+                fitting = int(most / (self.turns * each))
+                lower = "--turns" if each == 1 else "--turns or --input-tokens"
+                raise InvalidRequest(
+                    f"made-up prompts of {total:,.0f} {what}, more than {most:,}",
+                    hint=f"Give --prompts {fitting}: requests take them in turn." if fitting else f"Lower {lower}.",
+                )

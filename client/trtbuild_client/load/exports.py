@@ -14,10 +14,11 @@ from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.distribution import interpolated
 from trtbuild_client.load.metrics import View
 from trtbuild_client.load.outcomes import COUNTED_BY, Mark, Outcome
-from trtbuild_client.load.result import replaced, write_text
+from trtbuild_client.load.result import write_text
 from trtbuild_client.load.run import Run
 from trtbuild_client.load.summary import Summary
 from trtbuild_client.load.table import NONE, RecordTable
+from trtbuild_client.output_file import replaced
 
 Runs = Sequence[tuple[Summary, Run]]
 #: Columns of a row, in their order; None where there is no value. Times in nanoseconds after the start of the run.
@@ -96,8 +97,9 @@ def write_parquet(path: Path, runs: Runs) -> None:
 
     kinds = {name: pyarrow.string() for name in _TEXTS} | {"tpot_ns": pyarrow.float64(), "is_warmup": pyarrow.bool_()}
     schema = pyarrow.schema([(name, kinds.get(name, pyarrow.int64())) for name in _NAMES])
-    with replaced(path) as temporary:
-        parquet.write_table(pyarrow.Table.from_pylist(list(rows(runs)), schema), str(temporary))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as file:
+        parquet.write_table(pyarrow.Table.from_pylist(list(rows(runs)), schema), file)
 
 
 _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)

@@ -43,7 +43,7 @@ def open_channel(server: Server) -> Any:
 
 def model_info(server: Server, model: str, *, timeout_s: float) -> ModelInfo:
     """Return what the server says about a model: see `ask.model_info`."""
-    from trtbuild_client.faults import translate
+    from trtbuild_client.faults import question_error
     from trtbuild_client.load import ask
 
     with open_channel(server) as channel:
@@ -55,7 +55,8 @@ def model_info(server: Server, model: str, *, timeout_s: float) -> ModelInfo:
                 return answer
             except grpc.RpcError as error:
                 text, status = error.details() or "", error.code().name
-                raise translate(text, status=status, address=server.address, model=model) from error
+                where = server.address
+                raise question_error(text, status, address=where, model=model, timeout_s=timeout_s) from error
 
         return ask.model_info_through(call, model, server.address)
 

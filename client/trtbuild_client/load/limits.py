@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trtbuild_client.connection import Connection
+from trtbuild_client.defaults import CONNECT_TIMEOUT_S
 from trtbuild_client.errors import ModelNotFound, NotReady
 from trtbuild_client.http_transport import HttpTransport
 from trtbuild_client.wire import ModelInfo
 
-_TIMEOUT_S = 10.0
 #: More of them are no length of a sequence.
 _DIGITS = 18
 #: The parameter with which trtbuild's preprocessing model refuses prompts (model_repo_templates/common/preprocessing).
@@ -46,7 +46,7 @@ def smallest(parameters: Iterable[Mapping[str, str]]) -> int | None:
     return min((int(each) for each in texts if len(each) <= _DIGITS), default=None)
 
 
-def of_openai(server: Connection, base: str, model: str) -> int | None:
+def of_openai(server: Connection, base: str, model: str, *, timeout_s: float = CONNECT_TIMEOUT_S) -> int | None:
     """Return `max_model_len` of a model in /v1/models (vLLM, SGLang, trtbuild's gateway), None where the server does not say (trtllm-serve).
 
     Raises:
@@ -55,7 +55,7 @@ def of_openai(server: Connection, base: str, model: str) -> int | None:
         NotReady: the server says that it does not serve yet.
         Unauthorized: the server wants another token.
     """
-    transport = HttpTransport(server, connect_timeout_s=_TIMEOUT_S)
+    transport = HttpTransport(server, connect_timeout_s=timeout_s)
     try:
         status, text = transport.get(f"{base}/v1/models")
     finally:

@@ -12,6 +12,9 @@ from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.validity import Allowed
 from trtbuild_client.load.workload import Limits, Workload
 
+#: A request in flight takes some kilobytes whatever its connection, a process some 40 MiB: a mistyped number must not fill the memory.
+_MOST_CONCURRENT, _MOST_PROCESSES = 1_000_000, 256
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -44,13 +47,15 @@ class Plan:
         Raises:
             InvalidRequest: a count out of range, a loop without end, or a concurrency that would never be reached.
         """
-        for name, value, least in (
-            ("concurrency", self.concurrency, 1),
-            ("processes", self.processes, 1),
-            ("warm-up", self.warmup_requests, 0),
+        for name, value, least, most in (
+            ("concurrency", self.concurrency, 1, _MOST_CONCURRENT),
+            ("processes", self.processes, 1, _MOST_PROCESSES),
+            ("warm-up", self.warmup_requests, 0, None),
         ):
             if value < least:
                 raise InvalidRequest(f"{name} {value}", hint=f"It must be at least {least}.")
+            if most is not None and value > most:
+                raise InvalidRequest(f"{name} {value}", hint=f"It must be at most {most:,}.")
         limits = self.limits
         if limits.requests is not None and limits.requests < 1:
             raise InvalidRequest(f"{limits.requests} requests", hint="Send at least 1.")

@@ -7,10 +7,8 @@ results stay readable; a key that is needed and missing, or of the wrong type, i
 from __future__ import annotations
 
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
@@ -21,6 +19,7 @@ from trtbuild_client.errors import ClientError
 from trtbuild_client.load.run import Run
 from trtbuild_client.load.summary import Summary
 from trtbuild_client.load.table import COLUMNS, NONE, RecordTable
+from trtbuild_client.output_file import replaced
 
 #: Numbers that are made text at a time.
 _PART = 4096
@@ -159,27 +158,10 @@ def _pieces(value: Any) -> Iterator[str]:
 
 
 def write_text(path: Path, pieces: str | Iterable[str]) -> None:
-    """Write a text file, whole or not at all."""
-    with replaced(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines([pieces] if isinstance(pieces, str) else pieces)
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Give a path beside this one to write to; what was written takes its place when the block ends well.
-
-    What is no file (/dev/null, a pipe) is written to as it is: it must not be replaced by one.
-    """
-    if path.exists() and not path.is_file():
-        yield path
-        return
+    """Write a text file, whole or not at all, and its folder where there is none: see `output_file.replaced`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as file:
+        file.writelines(each.encode() for each in ([pieces] if isinstance(pieces, str) else pieces))
 
 
 def read(path: Path) -> list[Stored]:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from trtbuild_client.errors import InvalidRequest
+from trtbuild_client.errors import ClientError
 from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.datasets import Dataset
 from trtbuild_client.load.plan import Plan
@@ -20,9 +20,12 @@ from trtbuild_client.load.slo import Objective
 from trtbuild_client.load.slo import check as check_objectives
 from trtbuild_client.load.summary import Summary, summarize
 from trtbuild_client.load.target import Target
+from trtbuild_client.output_file import Named, check_apart
 from trtbuild_client.readiness import wait_until_ready
 
 Log = Callable[[str], None]
+#: Empties the line of a terminal.
+_BEGIN_LINE = "\r\x1b[K"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +38,27 @@ class Files:
     parquet: Path | None = None
     aiperf: Path | None = None
 
-    def check(self) -> None:
+    def check(self, inputs: Sequence[Named] = ()) -> None:
         """Return if each result has a file of its own, and what writes it: found out before a run, not after it.
 
+        Args:
+            inputs: files that are read.
+
         Raises:
-            InvalidRequest: a path is given twice, or Parquet without pyarrow.
+            InvalidRequest: a path is given twice or is that of an input, or Parquet without pyarrow.
         """
         from trtbuild_client.load import exports
 
         if self.parquet is not None:
             exports.need_pyarrow()
-        given = [path for path in (self.json, self.html, self.csv, self.parquet, self.aiperf) if path is not None]
-        for number, path in enumerate(given):
-            if path.resolve() in [each.resolve() for each in given[:number]] and not path.is_char_device():
-                raise InvalidRequest(f"{path} is given for two results", hint="Give each a file of its own.")
+        outputs = (
+            ("-o", self.json),
+            ("--html", self.html),
+            ("--csv", self.csv),
+            ("--parquet", self.parquet),
+            ("--aiperf", self.aiperf),
+        )
+        check_apart(outputs, inputs)
 
 
 @dataclass
@@ -101,7 +111,11 @@ class LoadTest:
             prompts = replace(prompts, max_seq_len=self.target.max_seq_len())
         load = self.load
         wanted = load.requests or (DEFAULT_REQUESTS if load.duration_s is None else None)
+        if self.show is not None:
+            self.show(f"{_BEGIN_LINE}making prompts")
         dataset = prompts.dataset(None if wanted is None else wanted + load.warmup_requests)
+        if self.show is not None:
+            self.show(_BEGIN_LINE)
         longest = max(turn.max_tokens for session in dataset.sessions for turn in session)
         check_objectives(self.objectives, is_streaming=is_streaming, max_tokens=longest)
         return dataset
@@ -148,25 +162,45 @@ class LoadTest:
         return whole
 
     def write(self, files: Files, extra: dict[str, Any] | None = None) -> None:
-        """Write what is wanted.
+        """Write what is wanted: every file that can be written, whatever becomes of the others.
 
         Raises:
-            ClientError: Parquet without pyarrow.
+            ClientError: some could not be written; names each with the reason.
         """
+        failed = []
+        for path, write_it in self._writers(files, extra):
+            if path is None:
+                continue
+            try:
+                write_it(path)
+            except OSError as error:
+                failed.append(f"{path}: {error.strerror or error}")
+        if failed:
+            raise ClientError(
+                f"cannot be written: {'; '.join(failed)}",
+                hint="What was there before is as it was, and other files are written. Check free space and permissions.",
+            )
+
+    def _writers(
+        self, files: Files, extra: dict[str, Any] | None
+    ) -> tuple[tuple[Path | None, Callable[[Path], None]], ...]:
         from trtbuild_client.load import exports
 
-        if files.json is not None:
-            write(files.json, self.document(extra))
-        if files.csv is not None:
-            exports.write_csv(files.csv, self.runs)
-        if files.parquet is not None:
-            exports.write_parquet(files.parquet, self.runs)
-        if files.aiperf is not None:
-            write(files.aiperf, exports.aiperf(*self.runs[-1], described=self.described, created=self.created))
-        if files.html is not None:
+        def aiperf(path: Path) -> None:
+            write(path, exports.aiperf(*self.runs[-1], described=self.described, created=self.created))
+
+        def html(path: Path) -> None:
             from trtbuild_client.load.page import render
 
-            write_text(files.html, render(self.runs, self.described, created=self.created, extra=extra))
+            write_text(path, render(self.runs, self.described, created=self.created, extra=extra))
+
+        return (
+            (files.json, lambda path: write(path, self.document(extra))),
+            (files.csv, lambda path: exports.write_csv(path, self.runs)),
+            (files.parquet, lambda path: exports.write_parquet(path, self.runs)),
+            (files.aiperf, aiperf),
+            (files.html, html),
+        )
 
 
 class Line:
@@ -187,14 +221,14 @@ class Line:
         self._last = progress.elapsed_s, progress.tokens
         failed = f", {progress.failed} failed" if progress.failed else ""
         self._show(
-            f"\r\x1b[K{self._label}: {progress.elapsed_s:.0f} s, {progress.done} done{failed}, {progress.in_flight} in flight, "
+            f"{_BEGIN_LINE}{self._label}: {progress.elapsed_s:.0f} s, {progress.done} done{failed}, {progress.in_flight} in flight, "
             f"{rate:,.0f} events/s"
         )
 
     def close(self) -> None:
         """Remove the line."""
         if self._show is not None:
-            self._show("\r\x1b[K")
+            self._show(_BEGIN_LINE)
 
 
 def terminal_line(*, is_quiet: bool) -> Log | None:

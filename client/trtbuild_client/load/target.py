@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from trtbuild_client import defaults
 from trtbuild_client.connection import Connection, Tls
+from trtbuild_client.deadlines import connect_limit_s
 from trtbuild_client.errors import InvalidRequest
 from trtbuild_client.load.conversation import Endpoint
 from trtbuild_client.load.dataset_fields import MOST_TOKENS
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 GRPC = "triton-grpc"
 NAMES = (GRPC, *APIS)
-_CONNECT_S = 10.0
 _GRPC_SCHEMES, _HTTP_SCHEMES = ("grpc", "grpcs"), ("http", "https")
 _ENCRYPTED = ("grpcs", "https")
 _URL_HINT = "Write HOST:PORT for Triton's gRPC, or http://HOST:PORT for Triton's HTTP and OpenAI servers."
@@ -48,7 +49,7 @@ class Target:
         has_fixed_length: ask for answers of exactly max_tokens, where the server knows how.
         is_cumulative: each response of Triton holds all text so far.
         streams_per_connection: see `TritonGrpc`.
-        timeout_s: deadline of a whole answer.
+        timeout_s: deadline of a whole answer, seconds; questions about the server have the same, and 10 s at most.
         transport: "auto", "lean" or "grpcio".
     """
 
@@ -141,20 +142,25 @@ class Target:
 
         server = self.server()
         if self.kind.startswith("openai"):
-            return limits.of_openai(server, self._base, self.model)
+            return limits.of_openai(server, self._base, self.model, timeout_s=self._question_s)
         return limits.of_triton(self._asker(server), self.model)
 
     def _asker(self, server: Connection) -> Callable[[str], ModelInfo]:
         """Return what asks a Triton server about a model, in the way in which requests will be sent."""
         if server.protocol == "http":
-            return lambda model: _ask_through_http(server, model)
+            return lambda model: _ask_through_http(server, model, timeout_s=self._question_s)
         if self._uses_grpcio(server):
             from trtbuild_client.load.grpcio_endpoint import model_info as ask_through_grpcio
 
-            return lambda model: ask_through_grpcio(server, model, timeout_s=_CONNECT_S)
+            return lambda model: ask_through_grpcio(server, model, timeout_s=self._question_s)
         from trtbuild_client.load.ask import model_info
 
-        return lambda model: model_info(server, model, timeout_s=_CONNECT_S)
+        return lambda model: model_info(server, model, timeout_s=self._question_s)
+
+    @property
+    def _question_s(self) -> float:
+        """How long the server may take for a question about itself, seconds."""
+        return connect_limit_s(defaults.CONNECT_TIMEOUT_S, self.timeout_s)
 
     @property
     def _base(self) -> str:
@@ -229,10 +235,10 @@ def _run_id() -> str:
     return uuid.uuid4().hex[:8]
 
 
-def _ask_through_http(server: Connection, model: str) -> ModelInfo:
+def _ask_through_http(server: Connection, model: str, *, timeout_s: float) -> ModelInfo:
     from trtbuild_client.http_transport import HttpTransport
 
-    transport = HttpTransport(server, connect_timeout_s=_CONNECT_S)
+    transport = HttpTransport(server, connect_timeout_s=timeout_s)
     try:
         return transport.model_info(model)
     finally:

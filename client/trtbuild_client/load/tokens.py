@@ -48,6 +48,11 @@ class Words:
         return len(text.split())
 
 
+def tokenizer_file(folder: Path) -> Path:
+    """Return the file of a tokenizer: a model folder's, or the one that was named itself."""
+    return folder / "tokenizer.json" if folder.is_dir() else folder
+
+
 class Tokenizer:
     """The tokenizer of a model folder (`tokenizer.json`).
 
@@ -58,7 +63,7 @@ class Tokenizer:
     unit = "tokens (special tokens not counted)"
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "tokenizer.json" if folder.is_dir() else folder
+        path = tokenizer_file(folder)
         if not path.is_file():
             raise InvalidRequest(
                 f"no tokenizer.json in {folder}",

@@ -121,13 +121,12 @@ def test_a_list_that_is_no_json_says_nothing() -> None:
         assert limits.of_openai(connection(f"http://{address}"), "", "m") is None
 
 
-def test_who_does_not_speak_http_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_speak_http_is_named() -> None:
     with running() as mock, pytest.raises(ConnectError, match="the connection broke"):
         Target(f"http://{mock.grpc}", "ensemble").max_seq_len()
-    monkeypatch.setattr(limits, "_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ConnectError, match=r"no answer from .* within 0.2 s"):
-            limits.of_openai(connection(f"http://127.0.0.1:{port}"), "", "m")
+            limits.of_openai(connection(f"http://127.0.0.1:{port}"), "", "m", timeout_s=0.2)
     with pytest.raises(ConnectError, match="[Rr]efused"):
         limits.of_openai(connection(f"http://127.0.0.1:{port}"), "", "m")

@@ -28,6 +28,60 @@ def mock() -> Iterator[RunningMock]:
 
 
 @pytest.mark.parametrize("option", _OPTIONS)
+@pytest.mark.parametrize("read_as", ["--dataset", "--tls-ca", "--tokenizer"])
+@pytest.mark.parametrize("name", ["itself", "soft", "hard"])
+def test_what_is_read_is_never_written(
+    option: str, read_as: str, name: str, mock: RunningMock, cli: Cli, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text('{"prompt": "x"}')
+    (tmp_path / "soft").symlink_to(file)
+    (tmp_path / "hard").hardlink_to(file)
+    before = len(mock.schedule()["requests"])
+    given, out = tmp_path if read_as == "--tokenizer" else file, file if name == "itself" else tmp_path / name
+    code, _, err = cli("bench", "--url", mock.grpc, *_LOAD, read_as, given, option, out)
+    assert code == 2 and f"{option} {out} is the file of {read_as}, which is read" in err, err
+    assert file.read_text() == '{"prompt": "x"}' and len(mock.schedule()["requests"]) == before
+
+
+@pytest.mark.parametrize("option", _OPTIONS)
+def test_a_dash_is_no_file(
+    option: str, mock: RunningMock, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cli("bench", "--url", mock.grpc, *_LOAD, option, "-")
+    assert code == 2 and "an output named '-'" in err and "/dev/stdout" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_goes_where_a_link_leads(mock: RunningMock, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to("real.json")
+    (tmp_path / "null").symlink_to("/dev/null")
+    load = ("bench", "--url", mock.grpc, *_LOAD)
+    code, _, err = cli(*load, "-o", tmp_path / "link.json", "--csv", tmp_path / "null", "--html", tmp_path / "null")
+    assert code == 0, err
+    assert json.loads((tmp_path / "real.json").read_text())["schema"] == "trtbuild.bench"
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "null").is_symlink()
+    (tmp_path / "nowhere").symlink_to("missing/r.json")
+    code, _, err = cli(*load, "-o", tmp_path / "nowhere")
+    assert code == 1 and f"the folder {tmp_path / 'missing'} does not exist" in err
+
+
+@pytest.mark.parametrize("option", _OPTIONS)
+def test_what_a_full_disk_refuses_is_named_and_the_rest_is_written(
+    option: str, mock: RunningMock, cli: Cli, tmp_path: Path
+) -> None:
+    places = {each: tmp_path / f"r{each}" for each in _OPTIONS}
+    places[option].symlink_to("/dev/full")
+    given = [word for pair in places.items() for word in pair]
+    code, out, err = cli("bench", "--url", mock.grpc, *_LOAD, *given)
+    assert code == 1 and "3 requests: 3 ok" in out
+    assert f"cannot be written: {places[option]}: No space left on device\n" in err
+    assert all(path.is_symlink() if name == option else path.stat().st_size > 0 for name, path in places.items())
+
+
+@pytest.mark.parametrize("option", _OPTIONS)
 def test_what_cannot_be_written_is_refused_before_the_run(
     option: str, mock: RunningMock, cli: Cli, tmp_path: Path
 ) -> None:
@@ -42,7 +96,7 @@ def test_what_cannot_be_written_is_refused_before_the_run(
 def test_two_results_need_two_files(mock: RunningMock, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     code, _, err = cli("bench", "--url", mock.grpc, *_LOAD, "-o", tmp_path / "r", "--csv", tmp_path / "x" / ".." / "r")
-    assert code == 2 and "is given for two results" in err
+    assert code == 2 and "r is the file of -o, which is written, too" in err
 
 
 def test_devices_are_written_to_as_they_are(mock: RunningMock, cli: Cli, tmp_path: Path) -> None:
@@ -77,6 +131,8 @@ def test_a_text_replaces_a_file_only_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         write_text(path, pieces())
     assert path.read_text() == "old" and [each.name for each in tmp_path.iterdir()] == ["r.json"]
+    write_text(tmp_path / "new" / "folder" / "r.json", "new")
+    assert (tmp_path / "new" / "folder" / "r.json").read_text() == "new"
 
 
 def test_brackets_in_what_a_server_says_are_shown_as_they_are(cli: Cli, tmp_path: Path) -> None:
@@ -134,3 +190,14 @@ def test_a_command_whose_output_was_closed_writes_its_files(mock: RunningMock, t
     closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
     assert subprocess.run(closed, env=environment, check=False).returncode == 0
     assert json.loads(out.read_text())["schema"] == "trtbuild.bench"
+
+
+def test_a_result_on_stdout_stands_before_the_numbers(mock: RunningMock, tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to("/proc/self/fd/1")
+    command = [sys.executable, "-m", "trtbuild", "bench", "--url", mock.grpc, *map(str, _LOAD), "-o", "out"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (tmp_path / "log").open("wb") as log:
+        assert subprocess.run(command, env=environment, stdout=log, cwd=tmp_path, check=False).returncode == 0
+    first, rest = (tmp_path / "log").read_text().split("\n", 1)
+    assert json.loads(first)["schema"] == "trtbuild.bench" and "3 requests: 3 ok" in rest
+    assert (tmp_path / "out").is_symlink()

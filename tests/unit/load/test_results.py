@@ -428,8 +428,8 @@ def test_parquet_has_the_same_rows_and_types_whatever_happened(tmp_path: Path) -
     for name, runs in (("some", [made(requests=20, failed=3)]), ("none", [made(requests=0)])):
         exports.write_parquet(tmp_path / "new" / f"{name}.parquet", runs)
         found.append(parquet.read_table(tmp_path / "new" / f"{name}.parquet"))
-    exports.write_csv(tmp_path / "some.csv", [made(requests=20, failed=3)])
-    lines = list(csv.DictReader((tmp_path / "some.csv").read_text("utf-8").splitlines()))
+    exports.write_csv(tmp_path / "newer" / "some.csv", [made(requests=20, failed=3)])
+    lines = list(csv.DictReader((tmp_path / "newer" / "some.csv").read_text("utf-8").splitlines()))
     assert found[0].schema == found[1].schema and (found[0].num_rows, found[1].num_rows) == (20, 0)
     for line, row in zip(lines, found[0].to_pylist(), strict=True):
         assert line == {name: "" if value is None else str(value) for name, value in row.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtbuild.errors import TrtbuildError
-from trtbuild.output import check_writable, write_atomically
+from trtbuild.output import check_writable, refuse_dash, write_atomically
 from trtbuild.serve.launch import docker, kubernetes, leader_worker_set, slurm, systemd
 from trtbuild.serve.launch.make import Place
 from trtbuild.serve.launch.plan import LaunchPlan
@@ -85,8 +85,10 @@ def write(files: Mapping[str, str], folder: Path, *, force: bool) -> list[Path]:
     """Write the files of a way into a folder and return their paths.
 
     Raises:
+        UsageError: the folder is called "-".
         TrtbuildError: one exists already, unless `force`, or nothing can be written there.
     """
+    refuse_dash(folder)
     paths = {folder / name: text for name, text in files.items()}
     if not force and (there := [str(path) for path in paths if path.exists()]):
         raise TrtbuildError(f"{', '.join(there)} exists", hint="--force replaces it; -o names another folder")
