@@ -9,6 +9,7 @@ from typing import Any
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.rope import Rope
+from trtbuild.spellings import require_same
 
 #: Largest head size of the attention kernels, and what it must be a multiple of (NVIDIA/TensorRT-LLM#679).
 MAX_HEAD_DIM = 256
@@ -17,6 +18,8 @@ HEAD_DIM_STEP = 8
 _MOST = 2**31 - 1
 #: Longest value that a message shows whole, characters.
 _SHOWN = 60
+#: Usual names that transformers takes for a family's own as well (attribute maps of its configs); it ignores other usual names there.
+_ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _MOST_OF = dict.fromkeys(("num_hidden_layers", "num_local_experts", "num_experts"), 4096)
 
 
@@ -207,12 +210,19 @@ def read_dims(
     return dims
 
 
-def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def renamed(config: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
     """Return the config with fields under their usual names as well.
 
     Args:
         config: parsed config.json.
-        names: the family's name -> usual name ("n_embd" -> "hidden_size"); the family's name wins where both are there.
+        names: the family's name -> usual name ("n_embd" -> "hidden_size").
+        where: path for messages.
+
+    Raises:
+        TrtbuildError: both names are there with different values, and transformers knows both.
     """
+    for own, usual in names.items():
+        if usual in _ALIASES:
+            require_same({name: config.get(name) for name in (own, usual)}, where, f"keep {own}")
     given = {usual: config[own] for own, usual in names.items() if own in config}
     return {key: value for key, value in {**config, **given}.items() if key not in given or value is not None}

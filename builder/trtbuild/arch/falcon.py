@@ -69,7 +69,7 @@ _RULES: tuple[WeightRule, ...] = (
 
 
 def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    usual = renamed(config, _NAMES)
+    usual = renamed(config, _NAMES, where)
     read = ConfigReader(usual, where)
     heads, hidden = read.integer("num_attention_heads"), read.integer("hidden_size")
     is_new, is_parallel = read.flag("new_decoder_architecture", False), read.flag("parallel_attn", True)

@@ -108,7 +108,7 @@ _RULES: tuple[WeightRule, ...] = (
 
 
 def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    usual = renamed(config, _NAMES)
+    usual = renamed(config, _NAMES, where)
     for key, allowed in _FIXED.items():
         if config.get(key, allowed) != allowed:
             raise TrtbuildError(

@@ -19,6 +19,8 @@ from trtbuild.shard import Replicate, Split, SplitExperts
 
 #: `moe.normalization_mode` (1.6.3): soft-max over all experts, then the chosen weights as they are, or divided by their sum.
 _NONE, _RENORMALIZE = 0, 1
+#: Rotary base where config.json gives none (transformers: MixtralConfig).
+_MIXTRAL_THETA = 1_000_000.0
 #: What transformers' Qwen3MoeConfig implies when head_dim is not given.
 _QWEN3_HEAD_DIM = 128
 
@@ -81,7 +83,7 @@ def _mixtral_dims(config: Mapping[str, Any], architecture: str, where: str) -> M
         architecture=architecture,
         where=where,
         implied={},
-        rope=Rope.from_hf_config(config, where=where),
+        rope=Rope.from_hf_config(config, where=where, theta=_MIXTRAL_THETA),
         num_experts=read.integer("num_local_experts"),
         experts_per_token=read.integer("num_experts_per_tok", 2),
         moe_intermediate_size=read.integer("intermediate_size"),

@@ -12,6 +12,7 @@ from trtbuild.arch.config_types import check_types
 from trtbuild.arch.rules import ArchSpec
 from trtbuild.arch.sized import INSTEAD, SIZED_ONLY
 from trtbuild.errors import TrtbuildError
+from trtbuild.spellings import check_spellings
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,10 @@ def resolve(config: Mapping[str, Any], *, where: str) -> tuple[str, ArchSpec]:
     """Return (architecture, table) for a Hugging Face config.
 
     Raises:
-        TrtbuildError: the architecture is unknown, ambiguous, or cannot be told; or a field that families have is of a wrong type.
+        TrtbuildError: the architecture is unknown, ambiguous, or cannot be told; or a field that families have is of a wrong type or contradicts its other name.
     """
     check_types(config, where)
+    check_spellings(config, where)
     named = config.get("architectures")
     supported = f"supported: {', '.join(ARCHITECTURES)}"
     if isinstance(named, list) and len(named) > 1:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtbuild.dims import ModelDims
+from trtbuild.rope_block import is_replaced
 
 #: What is decided -> the names that families have for it. Defaults are those of transformers' config classes.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -28,6 +29,8 @@ def guesses(config: Mapping[str, Any], dims: ModelDims) -> Iterator[str]:
     named = config.get("architectures")
     if not (isinstance(named, list) and named):
         yield f"config.json names no architecture: {dims.architecture} is taken, from model_type '{dims.model_type}'"
+    if is_replaced(config):
+        yield "config.json has both rope_scaling and rope_parameters: the scaling of rope_scaling is taken, as transformers does"
     taken: dict[str, float | None] = {
         "max_position_embeddings": dims.max_position_embeddings,
         "rope_theta": dims.rope.theta if dims.rope else None,

@@ -99,14 +99,9 @@ def test_linear_scaling_is_kept() -> None:
     assert dims(rope_scaling={"type": "linear", "factor": 4.0}).rope.scaling == {"rope_type": "linear", "factor": 4.0}
 
 
-def test_nested_theta_wins_over_the_top_level_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    nested = {"rope_type": "default", "rope_theta": 500000.0}
-    assert dims("rope_theta", rope_parameters=nested).rope.theta == 500000.0
-    assert not caplog.records
-    rope = dims(rope_parameters=nested).rope
+def test_a_base_inside_the_rotary_block_is_taken() -> None:
+    rope = dims("rope_theta", rope_parameters={"rope_type": "default", "rope_theta": 500000.0}).rope
     assert (rope.theta, rope.scaling) == (500000.0, None)
-    assert "500000" in caplog.text
-    assert "10000" in caplog.text
 
 
 @pytest.mark.parametrize(
