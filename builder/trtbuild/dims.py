@@ -147,6 +147,7 @@ def read_dims(
     implied: Mapping[str, int | None],
     rope: Rope | None,
     epsilon: str = "rms_norm_eps",
+    implied_epsilon: float = 1e-6,
     **family: Any,
 ) -> ModelDims:
     """Read the fields that every decoder's config has, by their usual names.
@@ -158,6 +159,7 @@ def read_dims(
         implied: sizes that the family implies where config.json is silent; other sizes must be given.
         rope: rotary settings, None for learned positions.
         epsilon: the key of the norms' epsilon.
+        implied_epsilon: its value where config.json is silent.
         **family: further fields of `ModelDims`, as the family decides them.
 
     Raises:
@@ -188,7 +190,7 @@ def read_dims(
         head_dim=read.integer("head_dim", implied.get("head_dim") or hidden // heads),
         vocab_size=read.integer("vocab_size"),
         max_position_embeddings=read.integer("max_position_embeddings", implied.get("max_position_embeddings")),
-        norm_epsilon=read.number(epsilon, 1e-6),
+        norm_epsilon=read.number(epsilon, implied_epsilon),
         rope=rope,
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."),
         **fields,

@@ -92,6 +92,7 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
         implied={"intermediate_size": 4 * hidden, "max_position_embeddings": 2048},
         rope=Rope.from_hf_config(config, where=where),
         epsilon="layer_norm_epsilon",
+        implied_epsilon=1e-5,
         hidden_act=activation,
         tie_word_embeddings=read.flag("tie_word_embeddings", True),
         parallel_norms=norms,

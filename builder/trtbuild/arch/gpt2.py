@@ -130,6 +130,7 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
         implied={"num_key_value_heads": heads, "intermediate_size": 4 * hidden},
         rope=None,
         epsilon="layer_norm_epsilon",
+        implied_epsilon=1e-5,
         hidden_act=activation,
         tie_word_embeddings=True,
         qkv_bias=True,

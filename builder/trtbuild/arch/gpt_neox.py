@@ -133,6 +133,7 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
         implied={"num_key_value_heads": config.get("num_attention_heads")},
         rope=rope,
         epsilon="layer_norm_eps",
+        implied_epsilon=1e-5,
         hidden_act=activation,
         tie_word_embeddings=False,
         rotary_pct=float(block["partial_rotary_factor"]),

@@ -21,8 +21,6 @@ from trtbuild.shard import Replicate, Split, SplitExperts
 _NONE, _RENORMALIZE = 0, 1
 #: Rotary base where config.json gives none (transformers: MixtralConfig).
 _MIXTRAL_THETA = 1_000_000.0
-#: What transformers' Qwen3MoeConfig implies when head_dim is not given.
-_QWEN3_HEAD_DIM = 128
 
 
 def _experts(block: str, *, gate: str, up: str, down: str) -> tuple[WeightRule, ...]:
@@ -83,6 +81,7 @@ def _mixtral_dims(config: Mapping[str, Any], architecture: str, where: str) -> M
         architecture=architecture,
         where=where,
         implied={},
+        implied_epsilon=1e-5,
         rope=Rope.from_hf_config(config, where=where, theta=_MIXTRAL_THETA),
         num_experts=read.integer("num_local_experts"),
         experts_per_token=read.integer("num_experts_per_tok", 2),
@@ -151,7 +150,7 @@ def _qwen2_dims(config: Mapping[str, Any], architecture: str, where: str) -> Mod
 def _qwen3_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
     qwen.refuse_qwen3_bias(config, where)
     experts = _qwen_moe(config, where)
-    implied = {"head_dim": _QWEN3_HEAD_DIM, "intermediate_size": experts["moe_intermediate_size"]}
+    implied = {"intermediate_size": experts["moe_intermediate_size"]}
     dims = read_dims(config, architecture=architecture, where=where, implied=implied, qk_norm=True, **experts)
     return require_silu(dims, where)
 

@@ -95,6 +95,7 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
         architecture=architecture,
         where=where,
         implied=implied,
+        implied_epsilon=1e-5,
         rope=Rope.from_block(plain, config, where=where),
         rotary_pct=float(block["partial_rotary_factor"]),
     )

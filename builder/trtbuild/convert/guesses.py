@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trtbuild.arch.registry import lookup
 from trtbuild.dims import ModelDims
 from trtbuild.rope_block import is_replaced
 
@@ -15,6 +16,7 @@ from trtbuild.rope_block import is_replaced
 _NAMES: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("max_position_embeddings", "n_positions"),
     "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "sliding_window": ("sliding_window",),
     "norm epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
 }
 
@@ -34,6 +36,9 @@ def guesses(config: Mapping[str, Any], dims: ModelDims) -> Iterator[str]:
     taken: dict[str, float | None] = {
         "max_position_embeddings": dims.max_position_embeddings,
         "rope_theta": dims.rope.theta if dims.rope else None,
+        "sliding_window": lookup(dims.architecture, where="config.json")
+        .config_fields(dims, config)
+        .get("sliding_window"),
         "norm epsilon": dims.norm_epsilon,
     }
     for what, value in taken.items():
