@@ -148,14 +148,6 @@ def test_a_newer_transformers_version_in_the_config_does_not_matter() -> None:
     assert dims(transformers_version="99.0") == dims()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"use_sliding_window": True}, {"layer_types": ["full_attention", "sliding_attention"]}]
-)
-def test_per_layer_windows_of_qwen_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(TrtbuildError, match="sliding-window"):
-        dims(architectures=["Qwen2ForCausalLM"], model_type="qwen2", **changes)
-
-
 def test_other_activations_are_refused() -> None:
     with pytest.raises(TrtbuildError, match="hidden_act = 'gelu'"):
         dims(hidden_act="gelu")
