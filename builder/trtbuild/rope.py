@@ -84,7 +84,7 @@ def _scaling(block: dict[str, Any], config: Mapping[str, Any], where: str) -> Ma
     if kind == "default":
         if "factor" in block:
             raise TrtbuildError(
-                f"{where}: the rope block {block!r} has a factor but no rope_type",
+                f"{where}: the rotary settings have factor = {block['factor']!r}, but no rope_type",
                 hint=f"known kinds: {', '.join(KINDS)}",
             )
         return None

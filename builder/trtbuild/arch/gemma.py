@@ -97,7 +97,8 @@ def _gemma3_dims(config: Mapping[str, Any], architecture: str, where: str) -> Mo
     full, local = (Rope.from_hf_config({**config, **blank, NEW: block}, where=where) for block in blocks.values())
     if local.scaling is not None:
         raise TrtbuildError(
-            f"{where}: scaled rotary positions in sliding layers: {local.scaling!r}", hint="the loader scales none"
+            f"{where}: scaled rotary positions in sliding layers (rope_type {local.scaling['rope_type']})",
+            hint="the loader scales none",
         )
     return _read(config, architecture, where, full, qk_norm=True)
 
@@ -130,7 +131,7 @@ def _rope_blocks(config: Mapping[str, Any], where: str = "config.json") -> dict[
     given = config.get(NEW) or {}
     if not isinstance(given, Mapping) or not given.keys() <= _KINDS.keys():
         raise TrtbuildError(
-            f"{where}: rope_parameters = {given!r} does not give settings per kind of layer",
+            f"{where}: rope_parameters ({', '.join(map(str, given))}) does not give settings per kind of layer",
             hint=f"its keys must be {' and '.join(_KINDS)}",
         )
     return {

@@ -6,6 +6,7 @@ Face name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,8 +110,8 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
     for key, allowed in fixed.items():
         if read.flag(key, allowed) != allowed:
             raise TrtbuildError(
-                f"{where}: {key} = {config[key]!r} is not supported for GPT-NeoX",
-                hint=f"only {allowed} can be converted",
+                f"{where}: {key} = {json.dumps(config[key])} is not supported for GPT-NeoX",
+                hint=f"only {json.dumps(allowed)} can be converted",
             )
     activation = read.text("hidden_act", "gelu")
     if not activation.startswith("gelu"):

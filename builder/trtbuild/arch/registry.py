@@ -62,11 +62,16 @@ def resolve(config: Mapping[str, Any], *, where: str) -> tuple[str, ArchSpec]:
     check_spellings(config, where)
     named = config.get("architectures")
     supported = f"supported: {', '.join(ARCHITECTURES)}"
-    if isinstance(named, list) and len(named) > 1:
+    if named is not None and (not isinstance(named, list) or not all(isinstance(name, str) for name in named)):
+        right = f'["{named}"]' if isinstance(named, str) else "one name in a list"
+        raise TrtbuildError(
+            f"{where}: architectures = {named!r} is not a list of names", hint=f"write architectures as {right}"
+        )
+    if named and len(named) > 1:
         raise TrtbuildError(
             f"{where}: architectures = {named!r} names more than one", hint="keep the one that the weights are of"
         )
-    if isinstance(named, list) and named and isinstance(named[0], str):
+    if named:
         architecture = named[0]
     else:
         model_type = config.get("model_type")
