@@ -58,15 +58,26 @@ def merged(
     return old if blocks[OLD] else new
 
 
+def scaling_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the block that scales, in whichever spelling, of a model that nothing else is checked of; None without."""
+    found = (_whole(config.get(name)) for name in (OLD, NEW))
+    return next((block for block in found if _kind(block) not in (None, "default")), None)
+
+
 def is_replaced(config: Mapping[str, Any]) -> bool:
     """Say whether a scaling in `rope_scaling` is taken although `rope_parameters` beside it has none."""
-    old, new = config.get(OLD), config.get(NEW)
-    full = new.get("full_attention", new) if isinstance(new, Mapping) else None
-    return bool(old and full) and _kind(old) != _kind(full)
+    old, new = (_whole(config.get(name)) for name in (OLD, NEW))
+    return bool(old and new) and _kind(old) != _kind(new)
 
 
-def _kind(block: object) -> object:
-    return (block.get("rope_type") or block.get("type") or "default") if isinstance(block, Mapping) else None
+def _whole(block: object) -> Mapping[str, Any] | None:
+    """Return the settings of the layers that attend to everything, None where there are none."""
+    full = block.get("full_attention", block) if isinstance(block, Mapping) else None
+    return full if isinstance(full, Mapping) else None
+
+
+def _kind(block: Mapping[str, Any] | None) -> object:
+    return None if block is None else block.get("rope_type") or block.get("type") or "default"
 
 
 def _block(config: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
