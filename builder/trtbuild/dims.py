@@ -9,6 +9,7 @@ from typing import Any
 
 from trtbuild.errors import TrtbuildError
 from trtbuild.rope import Rope
+from trtbuild.spellings import require_same
 
 #: Largest head size of the attention kernels, and what it must be a multiple of (NVIDIA/TensorRT-LLM#679).
 MAX_HEAD_DIM = 256
@@ -17,6 +18,8 @@ HEAD_DIM_STEP = 8
 _MOST = 2**31 - 1
 #: Longest value that a message shows whole, characters.
 _SHOWN = 60
+#: Usual names that transformers takes for a family's own as well (attribute maps of its configs); it ignores other usual names there.
+_ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _MOST_OF = dict.fromkeys(("num_hidden_layers", "num_local_experts", "num_experts"), 4096)
 
 
@@ -144,6 +147,7 @@ def read_dims(
     implied: Mapping[str, int | None],
     rope: Rope | None,
     epsilon: str = "rms_norm_eps",
+    implied_epsilon: float = 1e-6,
     **family: Any,
 ) -> ModelDims:
     """Read the fields that every decoder's config has, by their usual names.
@@ -155,6 +159,7 @@ def read_dims(
         implied: sizes that the family implies where config.json is silent; other sizes must be given.
         rope: rotary settings, None for learned positions.
         epsilon: the key of the norms' epsilon.
+        implied_epsilon: its value where config.json is silent.
         **family: further fields of `ModelDims`, as the family decides them.
 
     Raises:
@@ -185,7 +190,7 @@ def read_dims(
         head_dim=read.integer("head_dim", implied.get("head_dim") or hidden // heads),
         vocab_size=read.integer("vocab_size"),
         max_position_embeddings=read.integer("max_position_embeddings", implied.get("max_position_embeddings")),
-        norm_epsilon=read.number(epsilon, 1e-6),
+        norm_epsilon=read.number(epsilon, implied_epsilon),
         rope=rope,
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."),
         **fields,
@@ -207,12 +212,19 @@ def read_dims(
     return dims
 
 
-def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def renamed(config: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
     """Return the config with fields under their usual names as well.
 
     Args:
         config: parsed config.json.
-        names: the family's name -> usual name ("n_embd" -> "hidden_size"); the family's name wins where both are there.
+        names: the family's name -> usual name ("n_embd" -> "hidden_size").
+        where: path for messages.
+
+    Raises:
+        TrtbuildError: both names are there with different values, and transformers knows both.
     """
+    for own, usual in names.items():
+        if usual in _ALIASES:
+            require_same({name: config.get(name) for name in (own, usual)}, where, f"keep {own}")
     given = {usual: config[own] for own, usual in names.items() if own in config}
     return {key: value for key, value in {**config, **given}.items() if key not in given or value is not None}

@@ -22,7 +22,7 @@ from typing import Any
 from trtbuild.errors import TrtbuildError
 from trtbuild.hub_errors import DownloadError, missing_library, translated
 from trtbuild.output import check_space
-from trtbuild.source import INDEX, TOKENIZER_FILES, read_json
+from trtbuild.source import INDEX, SINGLE, TOKENIZER_FILES, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -119,11 +119,11 @@ def weight_files(folder: Path, names: Mapping[str, Any]) -> list[str]:
         names: file names of the repository.
 
     Raises:
-        TrtbuildError: the index names a file that the repository does not have.
+        TrtbuildError: the index names a file that the repository does not have, or it leaves out a model.safetensors.
     """
     found = sorted(name for name in names if name.endswith(WEIGHT_SUFFIX))
     if INDEX not in names:
-        return ["model.safetensors"] if "model.safetensors" in names else found
+        return [SINGLE] if SINGLE in names else found
     weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict):
         raise TrtbuildError(f"{folder / INDEX} has no weight_map", hint="the repository is broken")
@@ -133,6 +133,12 @@ def weight_files(folder: Path, names: Mapping[str, Any]) -> list[str]:
         raise TrtbuildError(
             f"the index names {len(named)} weight files, the repository lacks {', '.join(lost)}",
             hint="the repository is incomplete; choose another revision (owner/name@revision)",
+        )
+    if SINGLE in names and SINGLE not in named:
+        raise TrtbuildError(
+            f"the repository has {SINGLE} and an index of {len(named)} other files; transformers reads the single file, other "
+            "programs the index",
+            hint="choose another revision (owner/name@revision), or fetch one of the two into a folder and name that",
         )
     return named
 

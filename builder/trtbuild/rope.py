@@ -1,21 +1,18 @@
-"""Rotary position settings, read from every spelling of config.json and written in the one the loader reads.
+"""Rotary position settings as the loader reads them; `rope_block` knows how config.json spells them.
 
-Knows the transformers-4 (`rope_theta`, `rope_scaling`) and transformers-5 (`rope_parameters`) spellings and what
-TensorRT-LLM makes of `rotary_base` and `rotary_scaling` (checkpoint specification 1.5; tensorrt_llm/layers/attention.py
+Knows what TensorRT-LLM makes of `rotary_base` and `rotary_scaling` (checkpoint specification 1.5; tensorrt_llm/layers/attention.py
 of the 1.x line). Knows nothing about tensors.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
-
-logger = logging.getLogger(__name__)
+from trtbuild.rope_block import DEFAULT_THETA, merged
 
 #: Scaling kinds that both the loader and transformers compute alike -> the keys that must be there.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -25,7 +22,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 #: Keys of a yarn block that the loader does not read, with the values that change nothing.
 _YARN_IGNORED: dict[str, tuple[Any, ...]] = {"truncate": (None, True), "attention_factor": (None,)}
-_DEFAULT_THETA = 10000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,59 +37,54 @@ class Rope:
     scaling: Mapping[str, Any] | None = None
 
     @classmethod
-    def from_hf_config(cls, config: Mapping[str, Any], *, where: str) -> Rope:
+    def from_hf_config(cls, config: Mapping[str, Any], *, where: str, theta: float = DEFAULT_THETA) -> Rope:
         """Read the rotary settings of a Hugging Face config.
 
         Args:
             config: the (text) config.
             where: file name for messages.
+            theta: base that the family implies.
 
         Raises:
-            TrtbuildError: the block is malformed, of an unknown kind, differs per layer type, or asks for something
-                the loader would silently ignore.
+            TrtbuildError: the block is malformed, of an unknown kind, differs per layer type, contradicts another
+                spelling, or asks for something the loader would silently ignore.
         """
-        nested = config.get("rope_parameters")
-        legacy = config.get("rope_scaling")
-        for key, block in (("rope_parameters", nested), ("rope_scaling", legacy)):
-            if block is not None and not isinstance(block, Mapping):
-                raise TrtbuildError(f"{where}: {key} = {block!r} is not an object", hint="repair config.json")
-        if nested is not None and any(isinstance(value, Mapping) for value in nested.values()):
-            kinds = ", ".join(str(key) for key in nested)
+        block = merged(config, where=where, theta=theta)
+        pct = block["partial_rotary_factor"]
+        if pct != 1:
             raise TrtbuildError(
-                f"{where}: rope_parameters differs per layer type ({kinds}), which this architecture cannot express",
-                hint="only one set of rotary settings for all layers is supported",
+                f"{where}: partial_rotary_factor = {pct!r} is not supported here",
+                hint="this family rotates whole heads",
             )
-        block = dict(nested or legacy or {})
-        theta = _theta(config, block, where)
-        return cls(theta=theta, scaling=_scaling(block, config, where))
+        return cls.from_block(block, config, where=where)
+
+    @classmethod
+    def from_block(cls, block: Mapping[str, Any], config: Mapping[str, Any], *, where: str) -> Rope:
+        """Read one block of rotary settings, as `rope_block.merged` returns it; what share of a head is rotated is not looked at.
+
+        Raises:
+            TrtbuildError: it is of an unknown kind, or asks for something the loader would silently ignore.
+        """
+        rest = {key: value for key, value in block.items() if key != "partial_rotary_factor"}
+        return cls(theta=_theta(rest.pop("rope_theta"), where), scaling=_scaling(rest, config, where))
 
     def hf_parameters(self) -> dict[str, Any]:
         """Return the transformers-5 form `rope_parameters`."""
         return {"rope_theta": self.theta, **(dict(self.scaling) if self.scaling else {"rope_type": "default"})}
 
 
-def _theta(config: Mapping[str, Any], block: dict[str, Any], where: str) -> float:
-    inner, outer = block.pop("rope_theta", None), config.get("rope_theta")
-    if inner is not None and outer is not None and inner != outer:
-        logger.warning(
-            "%s: rope_theta is %s at the top and %s inside rope_parameters; using %s", where, outer, inner, inner
-        )
-    value = inner if inner is not None else outer
-    if value is None:
-        return _DEFAULT_THETA
+def _theta(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 1 or not math.isfinite(value):
         raise TrtbuildError(f"{where}: rope_theta = {value!r} is not a number above 1", hint="repair config.json")
     return float(value)
 
 
 def _scaling(block: dict[str, Any], config: Mapping[str, Any], where: str) -> Mapping[str, Any] | None:
-    kind = block.pop("type", None)
-    kind = block.pop("rope_type", None) or kind
-    block.pop("partial_rotary_factor", None)
-    if kind in (None, "default"):
+    kind = block.pop("rope_type")
+    if kind == "default":
         if "factor" in block:
             raise TrtbuildError(
-                f"{where}: the rope block {block!r} has a factor but no rope_type",
+                f"{where}: the rotary settings have factor = {block['factor']!r}, but no rope_type",
                 hint=f"known kinds: {', '.join(KINDS)}",
             )
         return None
@@ -125,6 +116,5 @@ def _check_yarn(block: dict[str, Any], where: str) -> None:
         if block.get(key) not in harmless:
             raise TrtbuildError(
                 f"{where}: yarn scaling with {key} = {block[key]!r} would be ignored by TensorRT-LLM",
-                hint=f"only {key} in {harmless} can be converted"
-                + (f" (or {implied:.6g})" if factor is not None else ""),
+                hint=f"remove {key}, or set it to {'true' if True in harmless else f'{implied:.6g}, which the factor implies'}",
             )

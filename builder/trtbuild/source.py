@@ -15,13 +15,15 @@ from typing import Any
 from trtbuild.errors import TrtbuildError
 from trtbuild.safetensors_file import SourceTensor, TensorInfo, read_header, refuse_lfs_pointer
 
-INDEX = "model.safetensors.index.json"
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.npz", "*.msgpack", "*.h5")
 #: Files of a tokenizer and of generation settings, copied beside what is converted.
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
+#: Files that folders of models often hold besides: the weights in their maker's own layout, adapters, other precisions.
+_BESIDE = ("consolidated*", "adapter_model*", "*.fp16*", "*.fp32*", "*.bf16*")
 #: Any one of these makes a folder a tokenizer folder.
 TOKENIZER_ANY = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -34,13 +36,15 @@ class SourceCheckpoint:
         path: the folder.
         config: parsed config.json (of the text model when it is nested).
         tensors: name -> tensor over all files.
-        files: all weight files of the folder, sorted.
+        files: all weight files that were read, sorted.
+        unread: names of safetensors files that neither the index nor `SINGLE` accounts for.
     """
 
     path: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, SourceTensor]
     files: tuple[Path, ...]
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, path: Path) -> SourceCheckpoint:
@@ -50,9 +54,24 @@ class SourceCheckpoint:
             TrtbuildError: anything that makes the folder unusable; the message names the file.
         """
         config = read_config(path)
+        _check_named_weights(path, config)
         tensors = _tensors(path)
         files = tuple(sorted({info.path for info in tensors.values()}))
-        return cls(path=path, config=config, tensors=tensors, files=files)
+        others = sorted(set(path.glob("*.safetensors")) - set(files))
+        unread = tuple(file.name for file in others if not any(map(file.match, _BESIDE)))
+        return cls(path=path, config=config, tensors=tensors, files=files, unread=unread)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user must be told of the folder."""
+        if not self.unread:
+            return ()
+        why = (
+            f"the {INDEX} does not name"
+            if (self.path / INDEX).is_file()
+            else f"transformers does not read beside {SINGLE}"
+        )
+        return (f"not read: {', '.join(self.unread)}, which {why}",)
 
     @property
     def nbytes(self) -> int:
@@ -136,6 +155,16 @@ def _not_finite(value: Any, place: str = "") -> str | None:
     return next((each for each in found if each is not None), None)
 
 
+def _check_named_weights(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise TrtbuildError when config.json makes transformers read another file than the usual ones (`transformers_weights`)."""
+    named = config.get("transformers_weights")
+    if named is not None and named not in (SINGLE, INDEX):
+        raise TrtbuildError(
+            f"{path / 'config.json'}: transformers_weights = {named!r} names other weights than {SINGLE} and {INDEX}",
+            hint=f"rename them to {SINGLE} in a folder of their own, and remove transformers_weights",
+        )
+
+
 def _tensors(path: Path) -> dict[str, TensorInfo]:
     index = path / INDEX
     files = sorted(path.glob("*.safetensors"))
@@ -150,7 +179,7 @@ def _tensors(path: Path) -> dict[str, TensorInfo]:
                 hint="convert them to safetensors where you trust them, or download the safetensors version of the model",
             )
         raise TrtbuildError(f"{path} has no *.safetensors file", hint="download the weights")
-    single = path / "model.safetensors"
+    single = path / SINGLE
     tensors: dict[str, TensorInfo] = {}
     for file in [single] if single in files else files:
         for name, info in read_header(file).items():
@@ -174,6 +203,11 @@ def _from_index(path: Path, index: Mapping[str, Any], present: set[str]) -> dict
                 f"{path / INDEX} names {name!r}, which is not a safetensors file of this folder",
                 hint="the index is not to be trusted",
             )
+    if SINGLE in present and SINGLE not in names:
+        raise TrtbuildError(
+            f"{path} holds {SINGLE}, and {INDEX}, which names {len(names)} other files: {', '.join(names[:3])}",
+            hint="remove the one that is not meant: transformers reads the single file, other programs the index",
+        )
     missing = [name for name in names if name not in present]
     if missing:
         others = sorted(present - set(names))

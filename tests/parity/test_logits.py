@@ -70,6 +70,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "norm_topk_prob": True,
         },
     ),
+    "qwen3-moe-implied-heads": (
+        "qwen3_moe",
+        {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    ),
     "gemma": ("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
     "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}),
     "gemma3": (

@@ -50,6 +50,7 @@ _TEXT: Type = (lambda value: isinstance(value, str), "a string")
 #: Field -> its type; null is as good as absent.
 FIELDS: dict[str, Type] = {
     "sliding_window": (_is_window, f"an integer from 0 to {_MOST}"),
+    "max_window_layers": (_is_window, f"an integer from 0 to {_MOST}"),
     "sliding_window_pattern": _COUNT,
     "_sliding_window_pattern": _COUNT,
     "original_max_position_embeddings": _COUNT,

@@ -69,7 +69,7 @@ _RULES: tuple[WeightRule, ...] = (
 
 
 def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    usual = renamed(config, _NAMES)
+    usual = renamed(config, _NAMES, where)
     read = ConfigReader(usual, where)
     heads, hidden = read.integer("num_attention_heads"), read.integer("hidden_size")
     is_new, is_parallel = read.flag("new_decoder_architecture", False), read.flag("parallel_attn", True)
@@ -92,6 +92,7 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
         implied={"intermediate_size": 4 * hidden, "max_position_embeddings": 2048},
         rope=Rope.from_hf_config(config, where=where),
         epsilon="layer_norm_epsilon",
+        implied_epsilon=1e-5,
         hidden_act=activation,
         tie_word_embeddings=read.flag("tie_word_embeddings", True),
         parallel_norms=norms,

@@ -15,6 +15,7 @@ from trtbuild.arch.rules import ArchSpec, WeightRule
 from trtbuild.dims import ConfigReader, ModelDims, read_dims
 from trtbuild.errors import TrtbuildError
 from trtbuild.rope import Rope
+from trtbuild.rope_block import NEW, OLD, merged
 from trtbuild.shard import Replicate
 
 #: Activations that TensorRT-LLM and transformers both compute in the tanh form.
@@ -22,7 +23,8 @@ _ACTIVATIONS = ("gelu", "gelu_pytorch_tanh")
 _HEAD_DIM = 256
 #: Every so many layers one attends to everything (transformers: Gemma3TextConfig).
 _GEMMA3_PATTERN = 6
-_GEMMA3_THETA, _GEMMA3_LOCAL_THETA = 1_000_000.0, 10_000.0
+#: Kind of layer -> name of its rotary base at the top level, and the base where none is given (transformers: Gemma3TextConfig).
+_KINDS = {"full_attention": ("rope_theta", 1_000_000.0), "sliding_attention": ("rope_local_base_freq", 10_000.0)}
 
 
 def _with_offset(rules: tuple[WeightRule, ...]) -> tuple[WeightRule, ...]:
@@ -91,15 +93,14 @@ def _gemma3_dims(config: Mapping[str, Any], architecture: str, where: str) -> Mo
             hint="the loader knows no other order",
         )
     blocks = _rope_blocks(config, where)
-    local = Rope.from_hf_config({"rope_parameters": blocks["sliding_attention"]}, where=where)
+    blank = {"rope_theta": None, OLD: None}
+    full, local = (Rope.from_hf_config({**config, **blank, NEW: block}, where=where) for block in blocks.values())
     if local.scaling is not None:
         raise TrtbuildError(
-            f"{where}: scaled rotary positions in sliding layers: {local.scaling!r}", hint="the loader scales none"
+            f"{where}: scaled rotary positions in sliding layers (rope_type {local.scaling['rope_type']})",
+            hint="the loader scales none",
         )
-    rope = Rope.from_hf_config(
-        {**config, "rope_scaling": None, "rope_parameters": blocks["full_attention"]}, where=where
-    )
-    return _read(config, architecture, where, rope, qk_norm=True)
+    return _read(config, architecture, where, full, qk_norm=True)
 
 
 def attends_to_all(config: Mapping[str, Any], layer: int) -> bool:
@@ -122,28 +123,25 @@ def _pattern(config: Mapping[str, Any]) -> int:
 
 
 def _rope_blocks(config: Mapping[str, Any], where: str = "config.json") -> dict[str, dict[str, Any]]:
-    """Return rotary settings per kind of layer, from the spellings of transformers 4 and 5.
+    """Return rotary settings per kind of layer, full attention first, from the spellings of transformers 4 and 5.
 
     Raises:
-        TrtbuildError: what should be an object is none.
+        TrtbuildError: what should be an object is none, or two spellings contradict each other.
     """
-    blocks = config.get("rope_parameters")
-    if isinstance(blocks, Mapping) and "full_attention" in blocks:
-        given = {kind: blocks.get(kind) for kind in ("full_attention", "sliding_attention")}
-    else:
-        given = {"full_attention": config.get("rope_scaling"), "sliding_attention": None}
-    thetas = {
-        "full_attention": config.get("rope_theta") or _GEMMA3_THETA,
-        "sliding_attention": config.get("rope_local_base_freq") or _GEMMA3_LOCAL_THETA,
-    }
-    for kind, block in given.items():
-        if block is not None and not isinstance(block, Mapping):
-            raise TrtbuildError(
-                f"{where}: the rotary settings of {kind} are {block!r}, not an object", hint="repair config.json"
-            )
+    given = config.get(NEW) or {}
+    if not isinstance(given, Mapping) or not given.keys() <= _KINDS.keys():
+        raise TrtbuildError(
+            f"{where}: rope_parameters ({', '.join(map(str, given))}) does not give settings per kind of layer",
+            hint=f"its keys must be {' and '.join(_KINDS)}",
+        )
     return {
-        kind: {"rope_theta": thetas[kind], **{key: value for key, value in (block or {}).items() if value is not None}}
-        for kind, block in given.items()
+        kind: merged(
+            {**config, OLD: config.get(OLD) if kind == "full_attention" else None, NEW: given.get(kind)},
+            where=where,
+            theta=theta,
+            top_fields={"rope_theta": name},
+        )
+        for kind, (name, theta) in _KINDS.items()
     }
 
 

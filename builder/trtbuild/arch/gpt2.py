@@ -5,6 +5,7 @@ Source: checkpoint specification 1.6.6 and 2.4 (tensorrt_llm/models/gpt/{config,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,11 +109,12 @@ _RULES: tuple[WeightRule, ...] = (
 
 
 def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    usual = renamed(config, _NAMES)
+    usual = renamed(config, _NAMES, where)
     for key, allowed in _FIXED.items():
         if config.get(key, allowed) != allowed:
             raise TrtbuildError(
-                f"{where}: {key} = {config[key]!r} is not supported", hint=f"only {allowed} can be converted"
+                f"{where}: {key} = {json.dumps(config[key])} is not supported",
+                hint=f"only {json.dumps(allowed)} can be converted",
             )
     read = ConfigReader(usual, where)
     activation = read.text("hidden_act", "gelu_new")
@@ -130,6 +132,7 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
         implied={"num_key_value_heads": heads, "intermediate_size": 4 * hidden},
         rope=None,
         epsilon="layer_norm_epsilon",
+        implied_epsilon=1e-5,
         hidden_act=activation,
         tie_word_embeddings=True,
         qkv_bias=True,

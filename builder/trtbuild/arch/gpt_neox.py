@@ -6,6 +6,7 @@ Face name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,14 @@ from trtbuild.arch.rules import ArchSpec, Shape, View, WeightRule
 from trtbuild.dims import ConfigReader, ModelDims, read_dims
 from trtbuild.errors import TrtbuildError
 from trtbuild.rope import Rope
+from trtbuild.rope_block import merged
 from trtbuild.shard import Replicate, Shard, Split, SplitQKV, SplitVocab
+from trtbuild.spellings import require_same
 
 _HF = "gpt_neox.layers.{layer}"
-_PCT, _THETA = 0.25, 10000.0
+_PCT = 0.25
+#: What the family calls the fields of a rotary block at the top level (transformers: GPTNeoXConfig).
+_TOP_FIELDS = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 
 
 def grouped_views(dims: ModelDims, columns: Shape) -> tuple[View, ...]:
@@ -105,19 +110,20 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
     for key, allowed in fixed.items():
         if read.flag(key, allowed) != allowed:
             raise TrtbuildError(
-                f"{where}: {key} = {config[key]!r} is not supported for GPT-NeoX",
-                hint=f"only {allowed} can be converted",
+                f"{where}: {key} = {json.dumps(config[key])} is not supported for GPT-NeoX",
+                hint=f"only {json.dumps(allowed)} can be converted",
             )
     activation = read.text("hidden_act", "gelu")
     if not activation.startswith("gelu"):
         raise TrtbuildError(f"{where}: hidden_act = {activation!r} is not supported here", hint="this family uses gelu")
-    block = dict(config.get("rope_parameters") or {})
-    pct = block.get("partial_rotary_factor") or config.get("rotary_pct") or _PCT
-    theta = block.get("rope_theta") or config.get("rotary_emb_base") or config.get("rope_theta") or _THETA
-    rope = Rope.from_hf_config(
-        {**config, "rope_parameters": {**block, "rope_theta": theta}, "rope_theta": None}, where=where
+    block = merged(config, where=where, pct=_PCT, top_fields=_TOP_FIELDS)
+    require_same(
+        {"rope_theta": config.get("rope_theta"), "the base that transformers reads": block["rope_theta"]},
+        where,
+        "transformers reads rotary_emb_base and rope_parameters.rope_theta only",
     )
-    if rope.scaling is not None or config.get("rope_scaling"):
+    rope = Rope.from_block(block, config, where=where)
+    if rope.scaling is not None:
         raise TrtbuildError(
             f"{where}: scaled rotary positions are not supported for GPT-NeoX", hint="remove rope_scaling"
         )
@@ -128,9 +134,10 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
         implied={"num_key_value_heads": config.get("num_attention_heads")},
         rope=rope,
         epsilon="layer_norm_eps",
+        implied_epsilon=1e-5,
         hidden_act=activation,
         tie_word_embeddings=False,
-        rotary_pct=float(pct),
+        rotary_pct=float(block["partial_rotary_factor"]),
         qkv_bias=True,
         dense_bias=True,
         mlp_bias=True,

@@ -15,6 +15,8 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.rope import Rope
 from trtbuild.shard import Replicate, Split, SplitQKV, SplitVocab
 
+#: Tokens a layer looks back where config.json says nothing; null is no window (transformers: MistralConfig).
+MISTRAL_WINDOW = 4096
 LAYER = "transformer.layers.{layer}"
 HF = "model.layers.{layer}"
 _QKV = tuple(f"{HF}.self_attn.{part}_proj" for part in "qkv")
@@ -141,7 +143,7 @@ def _config_fields(dims: ModelDims, _source: Mapping[str, Any]) -> dict[str, Any
 
 def _mistral_config_fields(dims: ModelDims, source: Mapping[str, Any]) -> dict[str, Any]:
     # A window is a run-time setting of the server (max_attention_window_size); the key is only kept, the loader warns about it.
-    window = source.get("sliding_window")
+    window = source.get("sliding_window", MISTRAL_WINDOW)
     return {**_config_fields(dims, source), **({"sliding_window": window} if isinstance(window, int) else {})}
 
 

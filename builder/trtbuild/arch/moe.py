@@ -19,8 +19,8 @@ from trtbuild.shard import Replicate, Split, SplitExperts
 
 #: `moe.normalization_mode` (1.6.3): soft-max over all experts, then the chosen weights as they are, or divided by their sum.
 _NONE, _RENORMALIZE = 0, 1
-#: What transformers' Qwen3MoeConfig implies when head_dim is not given.
-_QWEN3_HEAD_DIM = 128
+#: Rotary base where config.json gives none (transformers: MixtralConfig).
+_MIXTRAL_THETA = 1_000_000.0
 
 
 def _experts(block: str, *, gate: str, up: str, down: str) -> tuple[WeightRule, ...]:
@@ -81,7 +81,8 @@ def _mixtral_dims(config: Mapping[str, Any], architecture: str, where: str) -> M
         architecture=architecture,
         where=where,
         implied={},
-        rope=Rope.from_hf_config(config, where=where),
+        implied_epsilon=1e-5,
+        rope=Rope.from_hf_config(config, where=where, theta=_MIXTRAL_THETA),
         num_experts=read.integer("num_local_experts"),
         experts_per_token=read.integer("num_experts_per_tok", 2),
         moe_intermediate_size=read.integer("intermediate_size"),
@@ -104,13 +105,21 @@ def _mixtral_hf_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _qwen_moe(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _even_early_layers(layer: int, limit: int) -> bool:
+    return layer % 2 == 0 and layer < limit
+
+
+def _all_layers(_layer: int, _limit: int) -> bool:
+    return True
+
+
+def _qwen_moe(config: Mapping[str, Any], where: str, slides: qwen.Slides) -> dict[str, Any]:
     """Return the fields of `ModelDims` about experts.
 
     Raises:
         TrtbuildError: some layers are dense; the model class makes experts in every layer (1.6.2).
     """
-    qwen.refuse_windows(config, where)
+    qwen.refuse_windows(config, where, slides)
     read = ConfigReader(config, where)
     step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
     if step != 1 or dense:
@@ -141,15 +150,16 @@ def _qwen2_dims(config: Mapping[str, Any], architecture: str, where: str) -> Mod
         implied={"intermediate_size": shared},
         qkv_bias=True,
         shared_expert_intermediate_size=shared,
-        **_qwen_moe(config, where),
+        **_qwen_moe(config, where, _even_early_layers),
     )
     return require_silu(dims, where)
 
 
 def _qwen3_dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
     qwen.refuse_qwen3_bias(config, where)
-    experts = _qwen_moe(config, where)
-    implied = {"head_dim": _QWEN3_HEAD_DIM, "intermediate_size": experts["moe_intermediate_size"]}
+    # transformers' class has no layer_types: a window is one of all layers
+    experts = _qwen_moe({**config, "layer_types": None}, where, _all_layers)
+    implied = {"intermediate_size": experts["moe_intermediate_size"]}
     dims = read_dims(config, architecture=architecture, where=where, implied=implied, qk_norm=True, **experts)
     return require_silu(dims, where)
 

@@ -14,6 +14,7 @@ from trtbuild.arch.rules import ArchSpec, View, WeightRule, rows_of
 from trtbuild.dims import ModelDims, read_dims
 from trtbuild.errors import TrtbuildError
 from trtbuild.rope import Rope
+from trtbuild.rope_block import NEW, OLD, merged
 from trtbuild.shard import Split, SplitQKV
 
 #: Keys that would change the attention factor which both sides derive from the two position limits.
@@ -61,16 +62,19 @@ _RULES = (
 )
 
 
-def _rope_block(config: Mapping[str, Any]) -> dict[str, Any]:
-    block = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    kind = block.get("rope_type") or block.get("type")
-    # transformers reads all three as the same (Phi3Config).
-    return {**block, "rope_type": "longrope" if kind in ("su", "yarn", "longrope") else kind}
+def _rope_block(config: Mapping[str, Any], where: str = "config.json") -> dict[str, Any]:
+    # transformers reads all three kinds as the same (Phi3Config).
+    alike = {
+        name: {**block, "rope_type": "longrope", "type": None}
+        for name in (OLD, NEW)
+        if isinstance(block := config.get(name), Mapping)
+        and (block.get("rope_type") or block.get("type")) in ("su", "yarn", "longrope")
+    }
+    return merged({**config, **alike}, where=where)
 
 
 def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims:
-    block = _rope_block(config)
-    pct = block.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    block = _rope_block(config, where)
     if block["rope_type"] == "longrope":
         given = [key for key in _FACTORS if block.get(key) is not None]
         if given or not all(isinstance(block.get(key), list) for key in ("short_factor", "long_factor")):
@@ -78,16 +82,23 @@ def _dims(config: Mapping[str, Any], architecture: str, where: str) -> ModelDims
                 f"{where}: longrope settings with {', '.join(given) or 'no short_factor and long_factor'} are not supported",
                 hint="only short_factor and long_factor lists, with the factor implied by the position limits, can be expressed",
             )
-        theta = block.get("rope_theta") or config.get("rope_theta")
-        rope = Rope.from_hf_config({"rope_theta": theta}, where=where)
-    elif block["rope_type"] in (None, "default"):
-        rope = Rope.from_hf_config(config, where=where)
+        plain = {"rope_type": "default", "rope_theta": block["rope_theta"]}
+    elif block["rope_type"] == "default":
+        plain = block
     else:
         raise TrtbuildError(
             f"{where}: rope scaling '{block['rope_type']}' is not supported for Phi-3", hint="only longrope is"
         )
     implied = {"num_key_value_heads": config.get("num_attention_heads")}
-    dims = read_dims(config, architecture=architecture, where=where, implied=implied, rope=rope, rotary_pct=float(pct))
+    dims = read_dims(
+        config,
+        architecture=architecture,
+        where=where,
+        implied=implied,
+        implied_epsilon=1e-5,
+        rope=Rope.from_block(plain, config, where=where),
+        rotary_pct=float(block["partial_rotary_factor"]),
+    )
     return require_silu(dims, where)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trtbuild.arch.llama import IGNORED, RULES, require_silu
@@ -13,17 +13,43 @@ from trtbuild.rope import Rope
 
 #: `seq_length` must be in the file; NVIDIA's translation writes this when Hugging Face has none (1.6.2).
 _SEQ_LENGTH = 8192
+#: First layer with a window where config.json does not say (transformers: Qwen2Config, Qwen2MoeConfig, Qwen3Config).
+_MAX_WINDOW_LAYERS = 28
 #: What transformers' Qwen3Config implies when head_dim is not given; every published model gives it.
 _QWEN3_HEAD_DIM = 128
 
 
-def refuse_windows(config: Mapping[str, Any], where: str) -> None:
-    """Raise TrtbuildError when only some layers have a sliding window."""
-    kinds = config.get("layer_types") or []
-    if ConfigReader(config, where).flag("use_sliding_window", False) or any(kind != "full_attention" for kind in kinds):
+#: What layer has a window when they are switched on, as transformers' config classes say: (layer, max_window_layers) -> bool.
+Slides = Callable[[int, int], bool]
+
+
+def late_layers(layer: int, limit: int) -> bool:
+    """Say whether a layer of a dense model has a window: those from `max_window_layers` on."""
+    return layer >= limit
+
+
+def refuse_windows(config: Mapping[str, Any], where: str, slides: Slides = late_layers) -> None:
+    """Raise TrtbuildError when a layer has a sliding window.
+
+    Args:
+        config: of the model.
+        where: its path, for the message.
+        slides: what layers have one where `layer_types` does not say.
+    """
+    read = ConfigReader(config, where)
+    kinds, limit = config.get("layer_types"), config.get("max_window_layers")
+    limit = _MAX_WINDOW_LAYERS if limit is None else limit
+    # null is no window, a window that is not given is one of 4096 tokens
+    is_on = read.flag("use_sliding_window", False) and config.get("sliding_window", "implied") is not None
+    if kinds:
+        found = [kind != "full_attention" for kind in kinds]
+    else:
+        found = [is_on and slides(layer, limit) for layer in range(read.integer("num_hidden_layers"))]
+    if any(found):
         raise TrtbuildError(
-            f"{where}: sliding-window attention in some layers (use_sliding_window, layer_types) is not supported",
-            hint="set use_sliding_window to false if the model may be used with full attention",
+            f"{where}: {sum(found)} of {len(found)} layers have a sliding window (use_sliding_window, max_window_layers = {limit}, "
+            "layer_types), which is not supported",
+            hint="set use_sliding_window to false, without layer_types, if the model may be used with full attention",
         )
 
 

@@ -12,6 +12,7 @@ from trtbuild.arch.config_types import check_types
 from trtbuild.arch.rules import ArchSpec
 from trtbuild.arch.sized import INSTEAD, SIZED_ONLY
 from trtbuild.errors import TrtbuildError
+from trtbuild.spellings import check_spellings
 
 logger = logging.getLogger(__name__)
 
@@ -55,16 +56,22 @@ def resolve(config: Mapping[str, Any], *, where: str) -> tuple[str, ArchSpec]:
     """Return (architecture, table) for a Hugging Face config.
 
     Raises:
-        TrtbuildError: the architecture is unknown, ambiguous, or cannot be told; or a field that families have is of a wrong type.
+        TrtbuildError: the architecture is unknown, ambiguous, or cannot be told; or a field that families have is of a wrong type or contradicts its other name.
     """
     check_types(config, where)
+    check_spellings(config, where)
     named = config.get("architectures")
     supported = f"supported: {', '.join(ARCHITECTURES)}"
-    if isinstance(named, list) and len(named) > 1:
+    if named is not None and (not isinstance(named, list) or not all(isinstance(name, str) for name in named)):
+        right = f'["{named}"]' if isinstance(named, str) else "one name in a list"
+        raise TrtbuildError(
+            f"{where}: architectures = {named!r} is not a list of names", hint=f"write architectures as {right}"
+        )
+    if named and len(named) > 1:
         raise TrtbuildError(
             f"{where}: architectures = {named!r} names more than one", hint="keep the one that the weights are of"
         )
-    if isinstance(named, list) and named and isinstance(named[0], str):
+    if named:
         architecture = named[0]
     else:
         model_type = config.get("model_type")

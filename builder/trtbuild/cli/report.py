@@ -87,7 +87,8 @@ def print_verification(report: Mapping[str, Any], *, as_json: bool) -> None:
 
     console = stdout_console()
     for finding in report["findings"]:
-        said = Text.assemble((finding["file"], "red"), f" {finding['tensor']}: {finding['problem']}")
+        tensor = f" {finding['tensor']}" if finding["tensor"] else ""
+        said = Text.assemble((finding["file"], "red"), f"{tensor}: {finding['problem']}")
         console.print(said, soft_wrap=True)
     if report.get("worst"):
         rows = [
@@ -99,7 +100,8 @@ def print_verification(report: Mapping[str, Any], *, as_json: bool) -> None:
     compared = (
         f", {report['exact']} of {report['compared']} weights equal to the source" if "compared" in report else ""
     )
-    verdict = f"{len(report['findings'])} problems" if report["findings"] else "as written"
+    found = len(report["findings"])
+    verdict = f"{found} problem{'s' * (found > 1)}" if found else "as written"
     console.print(
         f"{report['folder']}: {verdict}: {report['tensors']} tensors, {size(report['bytes'])}{compared}", soft_wrap=True
     )

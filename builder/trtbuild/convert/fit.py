@@ -32,6 +32,7 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
         UsageError: a linear does not fit, the scheme has no form for what is to be written, or it needs `--allow-unverified`.
     """
     _check_forms(layout, options)
+    _refuse_nothing(layout)
     _refuse_head(layout, options)
     _check_overrides(layout)
     _check_mixture(layout, options)
@@ -44,6 +45,23 @@ def check_fit(layout: Layout, options: ConversionOptions) -> None:
             hint="--exclude the linears named",
             ways=_ways_out(layout, options),
         )
+
+
+def _refuse_nothing(layout: Layout) -> None:
+    """Refuse a scheme of which the patterns leave no linear: the checkpoint would be called quantized and be plain."""
+    linears = [part.module for slot in layout.slots if slot.rule.quantizable for part in slot.parts]
+    if layout.scheme.name == "none" or {layout.scheme_for(module).name for module in linears} != {"none"}:
+        return
+    raise UsageError(
+        f"quantization '{layout.scheme.name}' has nothing to quantize: the patterns exclude every linear ({len(linears)} of {len(linears)})",
+        hint="exclude fewer",
+        ways=[
+            Way(
+                "use --quantization none",
+                {"quantization.scheme": "none", "quantization.exclude": [], "quantization.overrides": {}},
+            )
+        ],
+    )
 
 
 def _check_forms(layout: Layout, options: ConversionOptions) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trtbuild.arch.registry import lookup
 from trtbuild.dims import ModelDims
+from trtbuild.rope_block import is_replaced
 
 #: What is decided -> the names that families have for it. Defaults are those of transformers' config classes.
 _NAMES: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("max_position_embeddings", "n_positions"),
     "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "sliding_window": ("sliding_window",),
     "norm epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
 }
 
@@ -28,9 +31,14 @@ def guesses(config: Mapping[str, Any], dims: ModelDims) -> Iterator[str]:
     named = config.get("architectures")
     if not (isinstance(named, list) and named):
         yield f"config.json names no architecture: {dims.architecture} is taken, from model_type '{dims.model_type}'"
+    if is_replaced(config):
+        yield "config.json has both rope_scaling and rope_parameters: the scaling of rope_scaling is taken, as transformers does"
     taken: dict[str, float | None] = {
         "max_position_embeddings": dims.max_position_embeddings,
         "rope_theta": dims.rope.theta if dims.rope else None,
+        "sliding_window": lookup(dims.architecture, where="config.json")
+        .config_fields(dims, config)
+        .get("sliding_window"),
         "norm epsilon": dims.norm_epsilon,
     }
     for what, value in taken.items():

@@ -118,7 +118,11 @@ def kept_folder(deployments: Sequence[Deployment], *, layers: int | None) -> Kep
             hint=f"leave out {', '.join(asked)}",
             ways=[Way("add --dequantize", {"quantization.dequantize": True})],
         )
-    notes = [f"the source is quantized ({found.method}, {found.algorithm}) and is copied as it is", *found.notes]
+    notes = [
+        f"the source is quantized ({found.method}, {found.algorithm}) and is copied as it is",
+        *raw.notes,
+        *found.notes,
+    ]
     notes += [loaded[found.algorithm]] if loaded[found.algorithm] else []
     schemes = (RUNS_AS[found.algorithm],)
     notes += check_hardware(first.hardware.gpu, target=first.target, schemes=schemes, kv_cache=quantization.kv_cache)

@@ -269,7 +269,7 @@ def plan_conversion(opened: OpenedSource, options: ConversionOptions, *, layers:
     check_fit(layout, options)
     if layers is not None:
         layout = _first_layers(layout, layers)
-    notes = (*opened.notes, *guesses(source.config, dims), *_warnings(layout, options))
+    notes = (*opened.notes, *source.notes, *guesses(source.config, dims), *_warnings(layout, options))
     return ConversionPlan(source, layout, options, notes, opened.known)
 
 

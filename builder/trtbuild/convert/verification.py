@@ -144,11 +144,19 @@ def _changed_files(folder: Path, made: dict[str, Any], *, kind: str = "checkpoin
     problems = [(name, "is missing") for name in expected if name not in found]
     problems += [(name, "is not one of the files that were written") for name in found if name not in expected]
     problems += [
-        (name, f"is not what was written: {found[name]}, written was {expected[name]}")
+        (name, f"is not what was written: {_difference(found[name], expected[name])}")
         for name in expected
         if name in found and found[name] != expected[name]
     ]
     return [{"file": name, "tensor": "", "problem": problem} for name, problem in sorted(problems)]
+
+
+def _difference(found: dict[str, Any], written: dict[str, Any]) -> str:
+    if found["bytes"] != written["bytes"]:
+        return f"it has {found['bytes']:,} bytes, and {written['bytes']:,} were written"
+    return (
+        f"as long as then, but its SHA-256 is {found.get('sha256')}, that of what was written {written.get('sha256')}"
+    )
 
 
 def _require_source(folder: Path, made: dict[str, Any]) -> Path:

@@ -169,7 +169,15 @@ def _modules(config: AdapterConfig, tensors: Mapping[str, TensorInfo]) -> tuple[
         raise TrtbuildError(
             f"{config.path.parent / WEIGHTS} holds no lora_A and no lora_B", hint="save the adapter again"
         )
-    return tuple(_module(config, name, found) for name, found in sorted(sides.items()))
+    modules = tuple(_module(config, name, found) for name, found in sorted(sides.items()))
+    outside = [name for name in sides if not config.selection.takes(name)]
+    if outside:
+        raise TrtbuildError(
+            f"{config.path.parent / WEIGHTS} holds A and B of {len(outside)} of {len(sides)} modules that {NAME} does not select "
+            f"(target_modules, exclude_modules, layers_to_transform): {listed(outside)}",
+            hint="PEFT leaves them out; correct these fields if they belong to the adapter, else save it again without them",
+        )
+    return modules
 
 
 def _module(config: AdapterConfig, name: str, sides: Mapping[str, TensorInfo]) -> AdapterModule:

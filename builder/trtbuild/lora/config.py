@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.errors import TrtbuildError
+from trtbuild.lora.selection import Selection
 from trtbuild.source import read_json
 
 NAME = "adapter_config.json"
@@ -49,6 +50,7 @@ class AdapterConfig:
         base_model_name: base_model_name_or_path, None when it is not given.
         rank_pattern: regular expression for the end of a module name -> r.
         alpha_pattern: regular expression for the end of a module name -> lora_alpha.
+        selection: the modules that have A and B.
     """
 
     path: Path
@@ -59,6 +61,7 @@ class AdapterConfig:
     base_model_name: str | None
     rank_pattern: Mapping[str, int]
     alpha_pattern: Mapping[str, float]
+    selection: Selection
 
     @classmethod
     def read(cls, path: Path) -> AdapterConfig:
@@ -83,6 +86,7 @@ class AdapterConfig:
             alpha_pattern={
                 key: _alpha(path, key, value) for key, value in _pattern(path, config, "alpha_pattern").items()
             },
+            selection=Selection.read(path, config),
         )
 
     def rank_of(self, module: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trtbuild.arch.gemma import attends_to_all
+from trtbuild.arch.llama import MISTRAL_WINDOW
 
 #: A layer's window in tokens; None attends to everything.
 Windows = tuple[int | None, ...]
@@ -17,6 +18,10 @@ Windows = tuple[int | None, ...]
 
 def _everywhere(config: Mapping[str, Any], layers: int) -> Windows:
     return (_window(config),) * layers
+
+
+def _mistral(config: Mapping[str, Any], layers: int) -> Windows:
+    return (_window(config, MISTRAL_WINDOW),) * layers
 
 
 def _nowhere(_config: Mapping[str, Any], layers: int) -> Windows:
@@ -35,7 +40,7 @@ def _window(config: Mapping[str, Any], default: int | None = None) -> int | None
 
 #: Architecture -> windows of its layers; what is not listed has none (Qwen's are refused when they are switched on).
 _OF: dict[str, Callable[[Mapping[str, Any], int], Windows]] = {
-    "MistralForCausalLM": _everywhere,
+    "MistralForCausalLM": _mistral,
     "MixtralForCausalLM": _everywhere,
     "Phi3ForCausalLM": _everywhere,
     "Gemma2ForCausalLM": _gemma,

@@ -25,6 +25,7 @@ from trtbuild.migrate.engine_repository import (
 from trtbuild.migrate.row import Row
 from trtbuild.migrate.tables import EXTRA
 from trtbuild.output import check_file, write_atomically
+from trtbuild.rope_block import scaling_of
 from trtbuild.source import read_config, read_json
 from trtbuild.spec import Deployment
 from trtbuild.trtllm.engine import Engine
@@ -150,14 +151,14 @@ def _arguments(migration: Migration) -> dict[str, Any]:
     longest, scaling = deployment.limits.max_seq_len, None
     if (model / "config.json").is_file():
         config = read_config(model)
-        longest, scaling = config.get("max_position_embeddings", longest), config.get("rope_scaling")
+        longest, scaling = config.get("max_position_embeddings", longest), scaling_of(config)
     if not isinstance(longest, int):
         raise UsageError(
             f"the positions of the model are not known: {model} has no config.json and limits.max_seq_len is not set",
             hint="name the model's folder with --model",
         )
     kv_cache = deployment.quantization.kv_cache
-    limits = resolve_limits(deployment, longest, scaling if isinstance(scaling, dict) else None)
+    limits = resolve_limits(deployment, longest, scaling)
     return arguments(Facts(deployment, migration.release, limits, None if kv_cache == "auto" else kv_cache.upper()))
 
 

@@ -28,4 +28,4 @@ def test_a_verification_shows_names_with_brackets(capsys: pytest.CaptureFixture[
     report: dict[str, Any] = {"folder": _TEXT, "findings": [finding], "tensors": 1, "bytes": 2}
     print_verification(report, as_json=False)
     written = capsys.readouterr().out
-    assert written.count(_TEXT) == 4 and f"{_TEXT}: 1 problems" in written
+    assert written.count(_TEXT) == 4 and f"{_TEXT}: 1 problem: " in written

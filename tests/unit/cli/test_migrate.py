@@ -323,6 +323,20 @@ def test_a_trtbuild_yaml_keeps_its_fields_but_those_of_engines(make_model: MakeM
     assert code == 0, err
 
 
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_positions_that_a_scaling_adds_are_counted_in_both_spellings(
+    key: str, make_model: MakeModel, tmp_path: Path, cli: Cli
+) -> None:
+    model = make_model(**{key: {"rope_type": "linear", "factor": 4.0}})
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({"model": {"path": str(model)}, "target": "tensorrt"}))
+    code, _, err = cli(
+        "migrate", tmp_path / "old.yaml", "-o", tmp_path / "new.yaml", "--llm-api", tmp_path / "args.yaml"
+    )
+    assert code == 0, err
+    written = yaml.safe_load((tmp_path / "args.yaml").read_text())
+    assert written["max_seq_len"] == 4 * T0["max_position_embeddings"]
+
+
 def test_our_own_repository_leads_back_to_its_model(make_model: MakeModel, tmp_path: Path, cli: Cli) -> None:
     model = make_model()
     (model / "tokenizer.json").write_text("{}")

@@ -138,12 +138,30 @@ def test_options_of_another_scheme_are_refused(options: tuple[str, ...], problem
     assert "trtbuild schema" not in err
 
 
-def test_patterns_without_an_effect_are_told(model: Path, cli: Cli) -> None:
+def test_patterns_without_an_effect_are_told(model: Path, tmp_path: Path, cli: Cli) -> None:
     common = ("plan", model, "--target", "tensorrt", "--quantization", "fp8_per_channel_per_token")
     code, out, err = cli(*common, "--override", "*.dwon_proj=int4_rtn")
     assert (code, "the pattern *.dwon_proj matches no module" in out + err) == (0, True), out + err
-    code, out, err = cli(*common, "--exclude", "*")
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text(json.dumps({"input_ids": list(range(40))}))
+    code, out, err = cli(*common, "--override", "*=fp8", "--calibration", ids)
     assert (code, "no linear is quantized with" in out + err) == (0, True), out + err
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "pytorch", "reference"])
+@pytest.mark.parametrize(
+    "patterns",
+    [("--exclude", "*"), ("--exclude", "model.layers.*"), ("--exclude", "*.mlp.*", "--exclude", "*_attn*"), ("--override", "*=none")],
+)  # fmt: skip
+def test_a_scheme_of_which_nothing_is_left_is_refused_before_any_work(
+    target: str, patterns: tuple[str, ...], model: Path, tmp_path: Path, cli: Cli
+) -> None:
+    out = tmp_path / "out"
+    code, _, err = cli("convert", model, "-o", out, "--target", target, "--quantization", "fp8", *patterns)
+    assert code == 2, err
+    assert "quantization 'fp8' has nothing to quantize: the patterns exclude every linear" in " ".join(err.split())
+    assert "use --quantization none" in " ".join(err.split())
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("pattern", ["lm_head", "lm_*"])

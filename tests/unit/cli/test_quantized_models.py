@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -268,6 +269,15 @@ def test_codes_of_modelopts_int4_folders_are_kept_and_cut(cli: Cli, tmp_path: Pa
     assert cli("verify", tmp_path / "out")[0] == 0
     code, _, err = cli("convert", source, "-o", tmp_path / "no", *options, "--group-size", "128")
     assert (code, "has groups of 64" in err) == (2, True)
+
+
+def test_what_a_copy_leaves_out_is_said(cli: Cli, tmp_path: Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(GOLDENS / "llama" / "hf" / "nvfp4", source)
+    write_safetensors(source / "model-extra.safetensors", {"extra.weight": np.ones((2, 2), np.float32)})
+    code, _, err = cli("convert", source, "-o", out, "--target", "pytorch")
+    assert (code, "not read: model-extra.safetensors" in err) == (0, True), err
+    assert not (out / "model-extra.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -26,9 +27,19 @@ def dims(*drop: str, **changes: Any) -> ModelDims:
     return arch.read_dims(config, architecture, "config.json")
 
 
-@pytest.mark.parametrize("named", [["FooForCausalLM"], ["LlamaForCausalLM", "MistralForCausalLM"], "LlamaForCausalLM?"])
+@pytest.mark.parametrize(
+    ("named", "hint"),
+    [("LlamaForCausalLM", r'write architectures as \["LlamaForCausalLM"\]'), ({}, "one name in a list"), ([1], "one name in a list")],
+)  # fmt: skip
+def test_architectures_must_be_a_list(named: Any, hint: str) -> None:
+    with pytest.raises(TrtbuildError, match="is not a list of names") as caught:
+        dims(architectures=named)
+    assert re.search(hint, caught.value.hint)
+
+
+@pytest.mark.parametrize("named", [["FooForCausalLM"], ["LlamaForCausalLM", "MistralForCausalLM"]])
 def test_unknown_and_ambiguous_architectures_are_refused_by_name(named: Any) -> None:
-    with pytest.raises(TrtbuildError, match="FooForCausalLM|more than one|llama\\?|LlamaForCausalLM\\?") as caught:
+    with pytest.raises(TrtbuildError, match="FooForCausalLM|more than one") as caught:
         dims(architectures=named, model_type="foo")
     assert caught.value.hint
 
@@ -99,14 +110,9 @@ def test_linear_scaling_is_kept() -> None:
     assert dims(rope_scaling={"type": "linear", "factor": 4.0}).rope.scaling == {"rope_type": "linear", "factor": 4.0}
 
 
-def test_nested_theta_wins_over_the_top_level_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    nested = {"rope_type": "default", "rope_theta": 500000.0}
-    assert dims("rope_theta", rope_parameters=nested).rope.theta == 500000.0
-    assert not caplog.records
-    rope = dims(rope_parameters=nested).rope
+def test_a_base_inside_the_rotary_block_is_taken() -> None:
+    rope = dims("rope_theta", rope_parameters={"rope_type": "default", "rope_theta": 500000.0}).rope
     assert (rope.theta, rope.scaling) == (500000.0, None)
-    assert "500000" in caplog.text
-    assert "10000" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -129,8 +135,19 @@ def test_nested_theta_wins_over_the_top_level_with_a_warning(caplog: pytest.LogC
     ],
 )
 def test_rotary_settings_that_would_be_lost_are_refused(block: dict[str, Any], message: str) -> None:
-    with pytest.raises(TrtbuildError, match=message):
+    with pytest.raises(TrtbuildError, match=message) as caught:
         dims(**block)
+    assert "(None" not in caught.value.hint
+
+
+def test_what_yarn_may_be_instead_is_said_in_words() -> None:
+    for key, value, hint in (
+        ("attention_factor", 2.0, "remove attention_factor, or set it to 1.13863, which the factor implies"),
+        ("truncate", False, "remove truncate, or set it to true"),
+    ):
+        with pytest.raises(TrtbuildError) as caught:
+            dims(rope_scaling={"type": "yarn", "factor": 4.0, key: value})
+        assert caught.value.hint == hint
 
 
 def test_yarn_states_the_positions_that_transformers_implies() -> None:
@@ -151,14 +168,6 @@ def test_the_dtype_is_read_in_both_spellings(key: str) -> None:
 
 def test_a_newer_transformers_version_in_the_config_does_not_matter() -> None:
     assert dims(transformers_version="99.0") == dims()
-
-
-@pytest.mark.parametrize(
-    "changes", [{"use_sliding_window": True}, {"layer_types": ["full_attention", "sliding_attention"]}]
-)
-def test_per_layer_windows_of_qwen_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(TrtbuildError, match="sliding-window"):
-        dims(architectures=["Qwen2ForCausalLM"], model_type="qwen2", **changes)
 
 
 def test_other_activations_are_refused() -> None:

@@ -108,7 +108,7 @@ def test_conv1d_weights_are_transposed_and_masks_ignored(prefix: str, cli: Cli, 
         return generator.standard_normal(shape).astype(np.float32)
 
     config = {
-        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 7, "vocab_size": 9,
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 7, "max_position_embeddings": 7, "vocab_size": 9,
     }  # fmt: skip
     tensors = {
         "wte.weight": random(9, 16), "wpe.weight": random(7, 16), "ln_f.weight": random(16), "ln_f.bias": random(16),

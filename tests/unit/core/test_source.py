@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.conftest import llama_tensors, read_safetensors, write_safetensors
 
@@ -75,6 +76,53 @@ def test_an_index_cannot_lead_out_of_the_folder(make_model: Callable[..., Path],
     shard(folder)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": outside}}))
     with pytest.raises(TrtbuildError, match="not a safetensors file of this folder"):
+        SourceCheckpoint.open(folder)
+
+
+def test_a_single_file_beside_an_index_of_others_is_refused(make_model: Callable[..., Path]) -> None:
+    folder = make_model()
+    single = (folder / "model.safetensors").read_bytes()
+    shard(folder)
+    (folder / "model.safetensors").write_bytes(single)
+    with pytest.raises(TrtbuildError, match=f"holds model.safetensors, and .*index.json, which names 2 .*{SHARDS[0]}"):
+        SourceCheckpoint.open(folder)
+
+
+def test_a_single_file_that_the_index_names_is_read(make_model: Callable[..., Path]) -> None:
+    folder = make_model()
+    weight_map = dict.fromkeys(read_safetensors(folder / "model.safetensors"), "model.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    source = SourceCheckpoint.open(folder)
+    assert [file.name for file in source.files] == ["model.safetensors"]
+    assert source.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_said"),
+    [("model-extra.safetensors", True), ("mtp.safetensors", True), ("consolidated.safetensors", False),
+     ("consolidated.00.safetensors", False), ("adapter_model.safetensors", False), ("model.fp16.safetensors", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("is_sharded", [True, False])
+def test_weights_that_are_not_read_are_said(
+    name: str,
+    is_said: bool,
+    is_sharded: bool,
+    make_model: Callable[..., Path],
+    cli: Callable[..., tuple[int, str, str]],
+) -> None:
+    folder = make_model()
+    if is_sharded:
+        shard(folder)
+    write_safetensors(folder / name, {"model.extra.weight": np.ones((2, 2), np.float32)})
+    code, out, err = cli("plan", folder)
+    assert code == 0, err
+    assert (f"not read: {name}, which" in " ".join(out.split())) is is_said
+    assert ("the model.safetensors.index.json does not name" in " ".join(out.split())) is (is_said and is_sharded)
+
+
+def test_weights_that_config_json_names_itself_are_refused(make_model: Callable[..., Path]) -> None:
+    folder = make_model(transformers_weights="other.safetensors")
+    with pytest.raises(TrtbuildError, match=r"transformers_weights = 'other\.safetensors' names other weights"):
         SourceCheckpoint.open(folder)
 
 

@@ -108,6 +108,13 @@ def test_an_index_that_names_a_file_the_repository_lacks_is_refused(fake_hub: Fa
         fetch(MODEL, tmp_path)
 
 
+def test_a_single_file_beside_an_index_of_others_is_not_chosen_in_silence(fake_hub: FakeHub, tmp_path: Path) -> None:
+    fake_hub.files["model.safetensors.index.json"] = json.dumps({"weight_map": {"a": "model-1.safetensors"}}).encode()
+    fake_hub.files["model-1.safetensors"] = safetensors_bytes({"a": (1, 1)})
+    with pytest.raises(TrtbuildError, match=r"has model\.safetensors and an index of 1 other files"):
+        fetch(MODEL, tmp_path)
+
+
 def test_weight_names_that_look_like_patterns_are_taken_literally(fake_hub: FakeHub, tmp_path: Path) -> None:
     del fake_hub.files["model.safetensors"]
     fake_hub.files |= {"w[1].safetensors": safetensors_bytes({"a": (1, 1)})}

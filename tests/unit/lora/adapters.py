@@ -20,7 +20,6 @@ CONFIG: dict[str, Any] = {
     "bias": "none",
     "fan_in_fan_out": False,
     "base_model_name_or_path": "someone/model",
-    "target_modules": ["q_proj"],
     "modules_to_save": None,
     "rank_pattern": {},
     "alpha_pattern": {},
@@ -55,8 +54,8 @@ def write_adapter(
     more: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> Path:
-    """Write an adapter folder; `more` are tensors beside A and B."""
+    """Write an adapter folder that selects its modules; `more` are tensors beside A and B."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
+    (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, "target_modules": sorted(modules), **config}))
     write_safetensors(folder / "adapter_model.safetensors", {**tensors_of(modules), **(more or {})})
     return folder
