@@ -81,7 +81,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _require_text(arguments: list[str]) -> None:
-    """Raise UsageError for an argument that is not UTF-8: Python reads its bytes as surrogates, which no file or server takes as text."""
+    """Raise UsageError for an argument that is not UTF-8: Python reads its bytes as surrogates, which no file or server takes as text.
+
+    In the C locale it reads all bytes beyond ASCII so; whether they are UTF-8 is what counts.
+    """
     for argument in arguments:
         if not _is_text(argument):
             raise _not_text(argument)
@@ -89,8 +92,8 @@ def _require_text(arguments: list[str]) -> None:
 
 def _is_text(argument: str) -> bool:
     try:
-        argument.encode("utf-8")
-    except UnicodeEncodeError:
+        argument.encode("utf-8", errors="surrogateescape").decode("utf-8")
+    except UnicodeError:
         return False
     return True
 

@@ -33,6 +33,7 @@ def pickle_only(folder: Path) -> None:
 
 
 def lose_a_shard(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"x": "model-00001-of-00002.safetensors"}})
     )
