@@ -24,7 +24,7 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.reference.metrics import FAMILIES, LENGTH_FAMILIES
 
 TEMPLATES = Path(__file__).parents[3] / "model_repo_templates"
-MODULES = ("model", "pending", "periodic", "reporting", "serving")
+MODULES = ("model", "pending", "periodic", "reporting", "serving", "file_names")
 PARAMETERS = {
     "gpt_model_type": "inflight_fused_batching",
     "gpt_model_path": "/checkpoint",
@@ -52,7 +52,7 @@ def arguments(*, is_decoupled: bool = True, **changes: Any) -> dict[str, str]:
 def core() -> Iterator[ModuleType]:
     """The module model.py, freshly imported as the server does: its folder first, shared modules beside it."""
     folder = TEMPLATES / "reference" / "tensorrt_llm" / "1"
-    assert (folder / "_shared").read_text().split() == ["serving.py"]
+    assert (folder / "_shared").read_text().split() == ["serving.py", "file_names.py"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "triton_python_backend_utils", fake_pb_utils)
         for name in MODULES:
