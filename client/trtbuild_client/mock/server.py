@@ -90,6 +90,11 @@ class MockServer:
     async def close(self) -> None:
         """Close ports and connections; what runs is cancelled."""
         for server in self._servers:
+            for listener in server.sockets:
+                asyncio.get_running_loop().remove_reader(listener)
+        # What was accepted just now begins, while its server is open: asyncio would leave its socket open else.
+        await asyncio.sleep(0)
+        for server in self._servers:
             server.close()
         for connection in list(self._connections):
             connection.close()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +25,7 @@ from trtbuild_client import Client, ClientError
 from trtbuild_client.mock.distributions import constant, parse_counts, parse_ns
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.schedule import WORDS
-from trtbuild_client.mock.server import RunningMock, running
+from trtbuild_client.mock.server import MockServer, RunningMock, running
 
 _MS = 1_000_000
 
@@ -385,3 +389,26 @@ def test_the_command_prints_its_addresses_and_ends_on_sigterm(tmp_path: Any) -> 
         finally:
             process.kill()
     assert [each["outcome"] for each in json.loads(schedule.read_text())["requests"]] == ["cancelled"]
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_connections_that_come_while_it_closes_are_closed(turns: int) -> None:
+    """A socket that is left open is an error of every test (`filterwarnings`)."""
+
+    async def begin_and_close() -> None:
+        server = MockServer(MockOptions(http_port=None, metrics_port=None))
+        addresses = await server.start()
+        host, _, port = str(addresses.grpc).rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.close()
+            for _ in range(3):  # what closes does so in the next turns
+                await asyncio.sleep(0)
+            connection.settimeout(5)
+            with suppress(ConnectionResetError):
+                while connection.recv(1 << 16):
+                    pass
+
+    asyncio.run(begin_and_close())
+    gc.collect()
