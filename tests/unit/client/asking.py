@@ -87,3 +87,7 @@ class Asker:
                 return await later(client)
 
         return asyncio.run(main())
+
+
+#: Makes an asker; see the fixture `ask`.
+Ask = Callable[..., Asker]

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.unit.client.asking import KINDS, Ask, Asker
 from tests.unit.client.fake_triton import FakeTriton
 
 from trtbuild_client import Client
+from trtbuild_client.mock.server import RunningMock
 
 
 @pytest.fixture
@@ -31,3 +33,13 @@ def connect(triton: FakeTriton) -> Iterator[Callable[..., Client]]:
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture(params=KINDS)
+def ask(request: pytest.FixtureRequest, mock: RunningMock) -> Ask:
+    """Return a function that makes an asker of each kind, of the test's own mock unless told otherwise."""
+
+    def make(server: RunningMock | None = None, *, model: str = "ensemble", **options: Any) -> Asker:
+        return Asker(request.param, server or mock, options, model)
+
+    return make

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.client.asking import KINDS, Asker
+from tests.unit.client.asking import Ask
 from tests.unit.client.test_mock_server import expected
 
 from trtbuild_client import AsyncClient, Client, InvalidRequest, Retry, Tls
@@ -19,20 +19,12 @@ from trtbuild_client.load.http2 import _grpc_timeout
 from trtbuild_client.mock.server import RunningMock, running
 from trtbuild_client.parameters import validate
 
-Ask = Callable[..., Asker]
-
 
 @pytest.fixture(scope="module")
 def mock() -> Iterator[RunningMock]:
     """A mock without faults."""
     with running() as server:
         yield server
-
-
-@pytest.fixture(params=KINDS)
-def ask(request: pytest.FixtureRequest, mock: RunningMock) -> Ask:
-    """Return a function that makes an asker of each kind."""
-    return lambda **options: Asker(request.param, mock, options)
 
 
 TIMEOUTS = [0, -1, float("nan"), float("inf"), 1e300, 10**400, 10**5000, LONGEST_S + 1, "5", True]

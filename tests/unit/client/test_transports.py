@@ -8,12 +8,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.client.asking import KINDS, Asker
+from tests.unit.client.asking import KINDS, Ask, Asker
 from tests.unit.client.test_mock_server import expected
 
 from trtbuild_client import (
@@ -36,24 +36,12 @@ from trtbuild_client.mock.distributions import constant
 from trtbuild_client.mock.options import MockOptions
 from trtbuild_client.mock.server import RunningMock, running
 
-Ask = Callable[..., Asker]
-
 
 @pytest.fixture(scope="module")
 def mock() -> Iterator[RunningMock]:
     """A mock without faults of its own; prompts ask for them."""
     with running() as server:
         yield server
-
-
-@pytest.fixture(params=KINDS)
-def ask(request: pytest.FixtureRequest, mock: RunningMock) -> Ask:
-    """Return a function that makes an asker of each kind."""
-
-    def make(server: RunningMock | None = None, *, model: str = "ensemble", **options: Any) -> Asker:
-        return Asker(request.param, server or mock, options, model)
-
-    return make
 
 
 def test_answers_come_whole_and_in_pieces(ask: Ask) -> None:
